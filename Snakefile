@@ -1,0 +1,63 @@
+# The batch engine: notebooks x models x seeds, resumable, only what is out of date.
+#   snakemake --cores 1                                          the laptop profile on the embedded model
+#   snakemake --cores 4 --config profile=paper model=gpt2,pythia-160m seed=42,43
+#   snakemake --executor slurm --jobs 20 --config profile=paper model=gpt2,gpt2-medium
+# The same file runs on SLURM or Kubernetes through Snakemake's executor plugins.
+import sys
+from pathlib import Path
+
+sys.path.insert(0, workflow.basedir)
+from lib.paths import ROOT
+from lib.profiles import get_profile
+from lib.report import slugify
+
+PROFILE = get_profile(str(config.get("profile", "laptop")))
+MODELS = {slugify(m): m for m in str(config.get("model", PROFILE.subject)).split(",")}
+SEEDS = [int(s) for s in str(config.get("seed", 42)).split(",")]
+CORPUS = str(config.get("corpus", PROFILE.corpus))
+ALL = sorted(p.stem for p in (ROOT / "notebooks").glob("*.ipynb"))
+# The tour collates what the others found, so it comes last.
+LAST = [n for n in ALL if n.startswith("00")]
+REPORTS = [n for n in ALL if n not in LAST]
+HOME = f"runs/{PROFILE.name}"
+
+
+def reports(names):
+    return expand(HOME + "/{model}-seed{seed}/{notebook}.ipynb", model=MODELS, seed=SEEDS, notebook=names)
+
+
+wildcard_constraints:
+    notebook=r"\d\d_[^/]+",
+    seed=r"\d+",
+
+
+rule all:
+    input:
+        f"{HOME}/index.html",
+
+
+rule notebook:
+    input:
+        notebook="notebooks/{notebook}.ipynb",
+        code=sorted(str(p.relative_to(ROOT)) for p in (ROOT / "lib").glob("*.py")),
+        first=lambda w: reports(REPORTS) if w.notebook in LAST else [],
+    output:
+        HOME + "/{model}-seed{seed}/{notebook}.ipynb",
+    params:
+        model=lambda w: MODELS[w.model],
+        corpus=CORPUS,
+        profile=PROFILE.name,
+    threads: 2
+    shell:
+        # Papermill writes as it goes; a report takes its name only when it is whole.
+        "papermill --no-progress-bar --log-level WARNING -p profile {params.profile} -p model {params.model:q} -p corpus {params.corpus:q}"
+        " -p seed {wildcards.seed} {input.notebook:q} {output:q}.part.ipynb && mv {output:q}.part.ipynb {output:q}"
+
+
+rule index:
+    input:
+        reports(ALL),
+    output:
+        f"{HOME}/index.html",
+    shell:
+        "python -m lib.render index {output:q} {input:q}"

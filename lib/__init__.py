@@ -1,0 +1,7 @@
+"""The Nonlinearity Budget: how much of a transformer's FFN is nonlinear, and where in depth should its capacity go?
+
+The modules follow the way of the data; imports only ever point to the left:
+
+    errors, paths -> profiles -> cache -> assets -> corpora, subjects (blocks) -> hooks -> moments (surrogates)
+    -> recoverability, descent, perplexity -> claims, plots -> report
+"""

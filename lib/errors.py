@@ -1,0 +1,14 @@
+"""The one exception this package raises for bad input."""
+
+
+class InputError(ValueError):
+    """One sentence that names the value, the reason and a way out."""
+
+
+def unknown(kind: str, name: object, known: list[str]) -> InputError:
+    """The error for a name that is not in a list, with the nearest known name when there is one."""
+    import difflib
+
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}known are {', '.join(known)}.")

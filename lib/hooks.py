@@ -1,0 +1,125 @@
+"""Record, swap and resume on a live model: context managers that always restore."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from lib.blocks import Block, find_layers
+from lib.errors import InputError
+from lib.subjects import Subject
+
+OnFFN = Callable[[int, torch.Tensor, torch.Tensor], None]
+OnResidual = Callable[[int, torch.Tensor], None]
+
+
+@contextlib.contextmanager
+def record(subject: Subject, on_ffn: OnFFN | None = None, on_residual: OnResidual | None = None,
+           blocks: Sequence[int] | None = None) -> Iterator[None]:  # fmt: skip
+    """While open, every forward pass hands over what passes through the chosen blocks (default: all).
+
+    on_ffn(index, x, y): the FFN's input and output, each [batch, position, d_model].
+    on_residual(index, h): the residual stream that enters the block, [batch, position, d_model].
+    """
+    chosen = range(len(subject)) if blocks is None else blocks
+    handles = []
+    try:
+        for block in (subject.blocks[i] for i in chosen):
+            if on_ffn:
+                hook = lambda _, args, y, i=block.index: on_ffn(i, args[0].detach(), y.detach())  # noqa: E731
+                handles.append(block.ffn.register_forward_hook(hook))
+            if on_residual:
+                pre = lambda _, args, kwargs, i=block.index: on_residual(i, _hidden(args, kwargs).detach())  # noqa: E731
+                handles.append(block.layer.register_forward_pre_hook(pre, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hidden(args: tuple, kwargs: dict) -> torch.Tensor:
+    return args[0] if args else kwargs["hidden_states"]
+
+
+@torch.no_grad()
+def capture(subject: Subject, windows: torch.Tensor, blocks: Sequence[int], batch: int = 16) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    """All (x, y) rows of a few blocks in memory: {block: (X [n_tokens, d], Y [n_tokens, d])}, float32 on the CPU.
+
+    For whole-model statistics use moments, which need no rows. Raises InputError for a block that does not exist.
+    """
+    for index in blocks:
+        get_block(subject, index)
+    rows: dict[int, list] = {i: [] for i in blocks}
+    with record(subject, on_ffn=lambda i, x, y: rows[i].append((x.cpu().flatten(0, -2), y.cpu().flatten(0, -2))), blocks=blocks):
+        for chunk in windows.split(batch):
+            forward_body(subject, chunk)
+    return {i: (torch.cat([x for x, _ in r]), torch.cat([y for _, y in r])) for i, r in rows.items()}
+
+
+def get_block(subject: Subject, index: int) -> Block:
+    """Block `index`. Raises InputError if the subject has no such block."""
+    if not 0 <= index < len(subject):
+        raise InputError(f"block {index} does not exist: {subject.name} has blocks 0 to {len(subject) - 1}.")
+    return subject.blocks[index]
+
+
+@torch.no_grad()
+def forward_body(subject: Subject, tokens: torch.Tensor) -> None:
+    """Run the blocks for their hooks alone: the language-model head is a fifth of a small model's work and is left out."""
+    subject.model.base_model(tokens.to(subject.device), use_cache=False)
+
+
+@contextlib.contextmanager
+def swap(block: Block, module: nn.Module) -> Iterator[None]:
+    """Put `module` in the place of the block's FFN; the original returns however the body ends."""
+    original = block.ffn
+    weight = next(original.parameters(), None)
+    if weight is not None and module is not original:
+        module = module.to(weight.device)
+    block.ffn = module
+    try:
+        yield
+    finally:
+        block.ffn = original
+
+
+class Replay(nn.Module):
+    """Stands in for a decoder layer and hands on a given residual stream (or what it is given, if None)."""
+
+    def __init__(self, layer: nn.Module, hidden: torch.Tensor | None, returns_tuple: bool):
+        super().__init__()
+        self.returns_tuple = returns_tuple
+        # Models read attributes of their layers (Gemma and Qwen: attention_type); they find the original's. Kept out of
+        # the module tree, so that the state dict stays as it is.
+        self.__dict__["stands_for"] = layer
+        self.hidden = hidden
+
+    def __getattr__(self, name: str):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["stands_for"], name)
+
+    def forward(self, *args, **kwargs):
+        hidden = _hidden(args, kwargs) if self.hidden is None else self.hidden
+        return (hidden, None) if self.returns_tuple else hidden
+
+
+@contextlib.contextmanager
+def resume(subject: Subject, start: int, hidden: torch.Tensor) -> Iterator[None]:
+    """While open, a forward pass begins at block `start` with the residual stream `hidden` [batch, position, d_model].
+
+    The blocks before it are replaced by modules that replay `hidden`; no architecture's own forward is touched. The tokens
+    given to the model must be those that `hidden` was recorded on, for masks and positions are still made from them.
+    """
+    get_block(subject, start)
+    layers = [b.layer for b in subject.blocks[:start]]
+    container = find_layers(subject.model)
+    try:
+        for i, layer in enumerate(layers):
+            container[i] = Replay(layer, hidden if i == 0 else None, subject.layers_return_tuples)
+        yield
+    finally:
+        for i, layer in enumerate(layers):
+            container[i] = layer

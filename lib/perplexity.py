@@ -1,0 +1,93 @@
+"""Per-token losses, perplexity, and the swap sweep: what replacing one FFN costs, for every block."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+from torch import nn
+
+from lib.cache import as_numpy, cached, digest
+from lib.hooks import record, resume, swap
+from lib.progress import progress
+from lib.subjects import Subject
+
+
+def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor, chunk: int = 128) -> torch.Tensor:
+    """Next-token NLL in nats, [batch, seq_len-1], from logits [batch, seq_len, vocab]; log-softmax in float64 (Balogh §3.2).
+
+    Computed a few rows at a time: a float64 copy of all logits would be the largest array of the whole run.
+    """
+    flat, target = logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten().to(logits.device)
+    rows = []
+    for part, index in zip(flat.split(chunk), target.split(chunk), strict=True):
+        part = part.double()
+        rows.append(part.logsumexp(-1) - part.gather(-1, index[:, None])[:, 0])
+    return torch.cat(rows).view(len(tokens), -1)
+
+
+@torch.no_grad()
+def token_losses(subject: Subject, windows: torch.Tensor, batch: int = 16) -> torch.Tensor:
+    """Losses of the model as it stands on `windows` [n, seq_len]: float64 [n, seq_len-1], nats, on the CPU."""
+    return torch.cat([_losses(subject, chunk) for chunk in windows.split(batch)])
+
+
+def _losses(subject: Subject, tokens: torch.Tensor) -> torch.Tensor:
+    tokens = tokens.to(subject.device)
+    return next_token_losses(subject.model(tokens, use_cache=False).logits, tokens).cpu()
+
+
+def perplexity(losses: torch.Tensor | np.ndarray) -> float:
+    """exp of the mean next-token NLL."""
+    return float(np.exp(np.mean(np.asarray(losses))))
+
+
+def swap_sweep(subject: Subject, windows: torch.Tensor, maps: Mapping[int, nn.Module], batch: int = 8) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """Losses with no swap, and with each block's FFN replaced in turn: (base, {block: losses}), each [n, seq_len-1].
+
+    One plain forward pass per batch records the residual stream at every block; each swapped evaluation resumes there, so the
+    prefix of the network is never repeated. Each batch is cached when it is done, so a killed sweep resumes.
+    """
+    maps = {i: maps[i] for i in sorted(maps)}
+    weights = digest([dict(m.state_dict()) for m in maps.values()])
+    rows = []
+    with progress(total=len(windows) * len(maps), desc=f"swapping {len(maps)} FFNs in turn", unit="window") as bar:
+        for chunk in windows.split(batch):
+            key = {"subject": subject.key, "windows": digest(chunk), "blocks": list(maps), "maps": weights, "device": subject.device.type}
+            rows.append(_sweep_batch(key, (subject, chunk, maps, bar)))
+            bar.update(len(rows[-1]["losses"]) * len(chunk) - bar.n + sum(len(r["base"]) for r in rows[:-1]) * len(maps))
+    base = np.concatenate([r["base"] for r in rows])
+    return base, {i: np.concatenate([r["losses"][k] for r in rows]) for k, i in enumerate(maps)}
+
+
+@cached
+@torch.no_grad()
+def _sweep_batch(work: tuple) -> dict:
+    subject, tokens, maps, bar = work
+    residual: dict[int, torch.Tensor] = {}
+    with record(subject, on_residual=residual.__setitem__, blocks=list(maps)):
+        base = _losses(subject, tokens)
+    losses = []
+    for i, module in maps.items():
+        with resume(subject, i, residual[i]), swap(subject.blocks[i], module):
+            losses.append(as_numpy(_losses(subject, tokens)))
+        bar.update(len(tokens))
+    return {"base": as_numpy(base), "losses": losses}
+
+
+def delta_ppl(base: np.ndarray, swapped: Mapping[int, np.ndarray], level: float = 0.95) -> pd.DataFrame:
+    """Cost of each swap: columns block, ppl, delta_ppl, delta_ppl_percent and a paired interval of the percentage.
+
+    The interval is a t-interval of the mean loss difference over windows (tokens in a window are dependent, windows much
+    less so), carried through exp: ΔPPL in percent is 100 (exp(mean Δ) - 1).
+    """
+    base_ppl, rows = perplexity(base), []
+    for block, losses in swapped.items():
+        per_window = (losses - base).mean(1)
+        mean, n = per_window.mean(), len(per_window)
+        half = stats.t.ppf((1 + level) / 2, n - 1) * per_window.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
+        percent = [100 * np.expm1(m) for m in (mean, mean - half, mean + half)]
+        rows.append({"block": block, "ppl": perplexity(losses), "delta_ppl": perplexity(losses) - base_ppl,
+                     "delta_ppl_percent": percent[0], "delta_ppl_percent_low": percent[1], "delta_ppl_percent_high": percent[2]})  # fmt: skip
+    return pd.DataFrame(rows)

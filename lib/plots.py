@@ -1,0 +1,94 @@
+"""One house style for figures: legible at half size, safe for colour-blind readers and grey printing."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import seaborn as sns
+
+# Okabe-Ito colours, in an order whose greys also differ; black is kept for the subject of the run.
+SUBJECT = "#000000"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def style() -> None:
+    """Switch the house style on."""
+    sns.set_theme(context="notebook", style="ticks", palette=COLOURS, rc={
+        "figure.dpi": 110, "savefig.dpi": 200, "savefig.bbox": "tight", "figure.constrained_layout.use": True,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+        "grid.color": "#E4E4E4", "grid.linewidth": 0.7, "axes.titlesize": 12, "axes.titleweight": "bold",
+        "axes.titlelocation": "left", "axes.labelsize": 11, "legend.frameon": False, "legend.fontsize": 10,
+        "xtick.labelsize": 10, "ytick.labelsize": 10, "lines.linewidth": 1.8, "lines.markersize": 5,
+        "svg.hashsalt": "nonlinearity-budget", "svg.fonttype": "none",
+    })  # fmt: skip
+
+
+def block_axis(ax: plt.Axes, n_blocks: int) -> None:
+    """Integer block numbers on the x axis."""
+    ax.set_xlabel("block (zero-indexed)")
+    ax.set_xlim(-0.6, n_blocks - 0.4)
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True, nbins=10 if n_blocks > 15 else 7))
+
+
+def percent_axis(ax: plt.Axes, linear_to: float = 10.0) -> None:
+    """A symmetric-log y axis for costs in percent that span several powers of ten."""
+    ax.set_yscale("symlog", linthresh=linear_to)
+    ax.yaxis.set_major_locator(mpl.ticker.SymmetricalLogLocator(base=10, linthresh=linear_to))
+    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.0f}%" if v else "0"))
+
+
+def recoverability_figure(table, name: str, published) -> plt.Figure:
+    """Whipp Figure 2: R²_lin (with 5-fold intervals) and zero-shot ΔPPL by block, beside the paper's own profiles.
+
+    table: columns block, r2_lin, low, high, delta_ppl_percent(_low, _high). published: columns subject, block, value.
+    """
+    figure, axes = plt.subplots(2, 2, figsize=(12.5, 6.6), width_ratios=(1.75, 1), sharex="col", height_ratios=(1.15, 1))
+    (ours, theirs), (cost, scatter) = axes
+    style_ = {"color": SUBJECT, "marker": "o", "capsize": 2, "elinewidth": 1.1}
+    ours.fill_between(table.block, table.low, table.high, color="#9A9A9A", alpha=0.35, lw=0, label="95% interval of the 5-fold mean")
+    ours.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="held-out tail")
+    ours.set(ylabel=r"$R^2_{\mathrm{lin}}$", ylim=(0, 1.03), title=f"{name}: linear recoverability of each FFN")
+    ours.legend(loc="upper center", ncols=2)
+    low, high = (abs(table[f"delta_ppl_percent_{end}"] - table.delta_ppl_percent) for end in ("low", "high"))
+    cost.errorbar(table.block, table.delta_ppl_percent, (low, high), **style_)
+    cost.axhline(0, color="#777777", lw=1)
+    percent_axis(cost)
+    cost.set(ylabel="ΔPPL of a linear swap", title="What replacing that one FFN by its affine map costs")
+    block_axis(cost, len(table))
+    for k, (subject, rows) in enumerate(published.groupby("subject", sort=False)):
+        theirs.plot(rows.block.astype(int), rows.value, color=COLOURS[k], marker=MARKERS[k], ls=("-", "--", ":")[k % 3], label=subject)
+    theirs.set(ylim=(0, 1.03), title="The paper's three models (Whipp Fig. 2)")
+    theirs.tick_params(labelbottom=True)
+    block_axis(theirs, int(published.block.max()) + 1)
+    theirs.legend(loc="lower right", fontsize=9)
+    figure.delaxes(scatter)
+    scatter = figure.add_subplot(axes[0, 0].get_gridspec()[1, 1])
+    scatter.scatter(table.r2_lin, table.delta_ppl_percent, s=22, color=SUBJECT)
+    extreme = set(table.delta_ppl_percent.nlargest(5).index) | set(table.r2_lin.nlargest(4).index) | set(table.r2_lin.nsmallest(1).index)
+    for row in table.loc[sorted(extreme)].itertuples():
+        scatter.annotate(str(row.block), (row.r2_lin, row.delta_ppl_percent), xytext=(4, 3), textcoords="offset points", fontsize=9)
+    percent_axis(scatter)
+    scatter.set(xlabel=r"$R^2_{\mathrm{lin}}$ (numbers: blocks)", ylabel="ΔPPL of a linear swap", title="Fit and cost are different things")
+    return figure
+
+
+def descent_figure(curves, exact, ceilings) -> plt.Figure:
+    """Held-out R² of trained linear maps against steps, one panel a block, with the closed form as the ceiling.
+
+    curves: columns block, recipe, seed, step, r2. exact: columns block, step, r2 (full-batch gradient descent).
+    ceilings: columns block, r2_lin, condition_number.
+    """
+    figure, axes = plt.subplots(1, len(ceilings), figsize=(4.3 * len(ceilings), 3.9), sharey=True, squeeze=False)
+    for ax, row in zip(axes[0], ceilings.itertuples(), strict=True):
+        ax.axhline(row.r2_lin, color=SUBJECT, lw=1.4, label="closed form (ceiling)")
+        tail = exact[exact.block == row.block]
+        ax.plot(tail.step, tail.r2.clip(-1), color="#777777", ls=":", label="full-batch descent, exact")
+        for k, (label, runs) in enumerate(curves[curves.block == row.block].groupby("recipe", sort=False)):
+            band = runs.groupby("step").r2.agg(["mean", "min", "max"]).clip(-1)
+            ax.plot(band.index, band["mean"], color=COLOURS[k], ls=("-", "--", "-.")[k % 3], label=label)
+            ax.fill_between(band.index, band["min"], band["max"], color=COLOURS[k], alpha=0.25, lw=0)
+        ax.axvline(3000, color="#BBBBBB", lw=1)
+        ax.annotate("3,000 steps", (3000, -0.22), rotation=90, fontsize=8, ha="right", va="bottom", color="#666666")
+        ax.set(xscale="log", ylim=(-0.25, 1.03), xlabel="optimiser steps", title=f"block {row.block}\nκ = {row.condition_number:.0e}")
+    axes[0, 0].set_ylabel("held-out $R^2$ of the linear map")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure

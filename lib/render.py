@@ -1,0 +1,110 @@
+"""Execute notebooks: `run` into runs/, `commit` in place (what `make render` does), `index` a page of links.
+
+Papermill and nbconvert do the work; here are only the rules that a committed notebook keeps: what stands in it is what was
+executed, no widgets, no injected cell, one line of each progress bar, and a digest of the executed code.
+"""
+
+import argparse
+import hashlib
+import html
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+
+from lib.errors import InputError, unknown
+from lib.paths import ROOT, whole
+
+
+def code_digest(notebook) -> str:
+    """Digest of the code cells, in order, without papermill's injected one."""
+    code = [c.source for c in notebook.cells if c.cell_type == "code" and "injected-parameters" not in c.metadata.get("tags", [])]
+    return hashlib.sha256("\n\n".join(code).encode()).hexdigest()
+
+
+def find(number: str) -> list[Path]:
+    """Notebooks whose name begins with `number`; all, tour last, if it is empty. Raises InputError if there is none."""
+    every = sorted((ROOT / "notebooks").glob("*.ipynb"), key=lambda p: (p.name.startswith("00"), p.name))
+    found = [p for p in every if p.name.startswith(number)]
+    if not found:
+        raise unknown("notebook number", number, [p.name[:2] for p in sorted(every)])
+    return found
+
+
+def execute(source: Path, target: Path, options: list[str]) -> None:
+    """Run one notebook with papermill, headless, from the repository's root."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "papermill", "--log-level", "WARNING", *options, str(source), str(target)]
+    if subprocess.run(command, cwd=ROOT).returncode:
+        raise SystemExit(f"{source.name} stopped with an error; the executed part is in {target}.")
+
+
+def tidy(notebook) -> None:
+    """Make an executed notebook fit to be committed, in place."""
+    CoalesceStreamsPreprocessor().preprocess(notebook, {})
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata["executed_code_sha256"] = code_digest(notebook)
+    # The exact Python version would change the file on every machine; the provenance line has it.
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        for name in ("papermill", "execution"):
+            cell.metadata.pop(name, None)
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                output.text = "\n".join(line.rstrip() for line in output.text.splitlines()) + "\n"
+            output.get("metadata", {}).pop("papermill", None)
+
+
+def commit(source: Path) -> None:
+    """Execute a notebook with its own parameters and put the executed one in its place, whole or not at all."""
+    scratch = ROOT / "runs" / "render" / source.name
+    execute(source, scratch, [])
+    notebook = nbformat.read(scratch, as_version=4)
+    tidy(notebook)
+    text = nbformat.writes(notebook) + "\n"
+    if str(ROOT) in text:
+        raise InputError(f"{source.name} prints a path of this machine ({ROOT}): print names, not absolute paths.")
+    with whole(source) as part:
+        part.write_text(text)
+
+
+def index(target: Path, notebooks: list[Path]) -> None:
+    """An HTML page with a link to every report, each beside it as a page of its own."""
+    rows = []
+    for path in notebooks:
+        done = subprocess.run([sys.executable, "-m", "nbconvert", "--log-level=ERROR", "--to", "html", str(path)])
+        if done.returncode:
+            raise SystemExit(f"{path} could not be turned into a page.")
+        title = next(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown").splitlines()[0].lstrip("# ")
+        page = path.with_suffix(".html").relative_to(target.parent)
+        rows.append(f'<li><a href="{html.escape(str(page))}">{html.escape(title)}</a> <small>{html.escape(page.parts[0])}</small></li>')
+    with whole(target) as part:
+        part.write_text("<!doctype html><meta charset='utf-8'><title>The Nonlinearity Budget</title>"
+                        "<style>body{font:16px/1.6 sans-serif;max-width:46em;margin:3em auto}</style>"
+                        f"<h1>The Nonlinearity Budget</h1><ul>{''.join(rows)}</ul>")  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m lib.render", description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=["run", "commit", "index"])
+    parser.add_argument("names", nargs="*")
+    given, options = parser.parse_known_args(arguments)
+    if given.action == "index":
+        return index(Path(given.names[0]), [Path(n) for n in given.names[1:]])
+    for source in find(given.names[0] if given.names else ""):
+        if given.action == "commit":
+            commit(source)
+        else:
+            target = ROOT / "runs" / "single" / source.name
+            execute(source, target, options)
+            print(f"read {target.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(str(error)) from None

@@ -1,0 +1,128 @@
+"""What every notebook needs around its science: checked parameters, a place for results, and provenance."""
+
+import ast
+import json
+import platform
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from lib import claims, plots
+from lib.corpora import check_corpus
+from lib.errors import InputError, unknown
+from lib.paths import DATA, ROOT, whole
+from lib.profiles import Profile, get_profile
+from lib.subjects import check_subject
+
+
+@dataclass
+class Report:
+    """One run of one notebook."""
+
+    slug: str
+    profile: Profile
+    model: str
+    corpus: str
+    seed: int
+    started: float = field(default_factory=time.time)
+
+    @property
+    def is_committed_kind(self) -> bool:
+        """Whether this is the run whose figures and scorecard the repository shows."""
+        return self.profile.name == "study" and (self.model, self.corpus) == (self.profile.subject, self.profile.corpus)
+
+    @property
+    def folder(self) -> Path:
+        """data/results/<profile>/<model>/<notebook>."""
+        model = slugify(self.model) if self.corpus == self.profile.corpus else f"{slugify(self.model)}@{slugify(self.corpus)}"
+        return DATA / "results" / self.profile.name / model / self.slug
+
+    def save(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
+        """Write a table as <name>.csv among the results and hand it back."""
+        with whole(self.folder / f"{name}.csv") as part:
+            table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+        return table
+
+    def figure(self, figure, what: str = "") -> None:
+        """Write a figure as PNG and SVG: into figures/ for the committed kind of run, else beside the run's tables."""
+        folder = ROOT / "figures" if self.is_committed_kind else self.folder
+        for kind in ("png", "svg"):
+            with whole(folder / f"{self.slug}{'_' if what else ''}{what}.{kind}") as part:
+                figure.savefig(part, metadata={"Date": None} if kind == "svg" else {"Software": None})
+
+    def verdicts(self, found: list[claims.Claim]):
+        """Write claims.csv and show it as a table."""
+        return show(self.save(claims.table(found), "claims"))
+
+    def provenance(self, **counts: int) -> str:
+        """Store what this run was beside its results, and say it in one line. `counts` are token counts and the like."""
+        facts = {
+            "profile": self.profile.name, "model": self.model, "corpus": self.corpus, "seed": self.seed, **counts,
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads",
+            "python": platform.python_version(), **{p: version(p) for p in ("torch", "transformers", "numpy")},
+            "wall_s": round(time.time() - self.started),
+        }  # fmt: skip
+        with whole(self.folder / "provenance.json") as part:
+            part.write_text(json.dumps(facts, indent=1) + "\n")
+        return " · ".join(f"{k} {v:,}" if isinstance(v, int) and k != "seed" else f"{k} {v}" for k, v in facts.items())
+
+
+def start(slug: str, profile: str, model: str | None = None, corpus: str | None = None, seed: int = 42) -> Report:
+    """Check the notebook's parameters and begin its report; the first call of every notebook, before any long work.
+
+    `model` and `corpus` default to the profile's own. Raises InputError for an unknown profile, model, corpus, or a misspelt
+    papermill parameter (papermill itself only warns).
+    """
+    check_parameters(_cells())
+    chosen = get_profile(profile)
+    report = Report(slug, chosen, model or chosen.subject, corpus or chosen.corpus, seed)
+    check_subject(report.model)
+    check_corpus(report.corpus)
+    if not isinstance(seed, int):
+        raise InputError(f"seed {seed!r} is no whole number: give one, for example 42.")
+    plots.style()
+    return report
+
+
+def _cells() -> list[str]:
+    """Source of the cells that this kernel has executed so far; none outside a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return list(shell.user_ns.get("In", [])) if shell else []
+
+
+def check_parameters(cells: list[str]) -> None:
+    """Raise InputError if a cell that papermill injected sets a name that no cell before it set."""
+    known: list[str] = []
+    for cell in cells:
+        try:
+            tree = ast.parse(cell)
+        except SyntaxError:  # a cell with magics sets no parameters
+            continue
+        names = [t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
+        if cell.startswith("# Parameters"):
+            for name in names:
+                if name not in known:
+                    raise unknown("parameter", name, known)
+        known += names
+
+
+def show(table: pd.DataFrame, digits: int = 3, rename: bool = True):
+    """A table as it should be read: rounded, without index, column names in words."""
+    view = table.rename(columns=lambda c: str(c).replace("_", " ")) if rename else table
+    number = lambda v: f"{v:,.{digits}g}" if abs(v) >= 10**6 else f"{v:,.{digits}f}"  # noqa: E731
+    floats = view.select_dtypes("float").columns
+    styled = view.style.format(dict.fromkeys(floats, number), na_rep="–").hide(axis="index")
+    words = {"text-align": "left", "white-space": "normal", "vertical-align": "top"}
+    return styled.set_properties(subset=view.select_dtypes(exclude="number").columns, **words)
+
+
+def slugify(name: str) -> str:
+    """A name that can stand in a path."""
+    return re.sub(r"[^\w.-]+", "-", Path(name).name if Path(name).is_dir() else name).strip("-")
+

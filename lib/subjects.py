@@ -1,0 +1,166 @@
+"""Load a language model by name or path as a Subject: model, tokenizer and a uniform list of blocks."""
+
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from lib.assets import smollm2_folder
+from lib.blocks import Block, find_ffn, find_layers
+from lib.errors import InputError, unknown
+from lib.paths import DATA, sha256
+
+TINY = ("tiny-gpt2", "tiny-neox", "tiny-llama")
+EMBEDDED = ("smollm2-135m", *TINY)
+# Short names of the papers' subjects on the Hugging Face hub.
+PRESETS = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "pythia-160m": "EleutherAI/pythia-160m",
+    "pythia-410m": "EleutherAI/pythia-410m",
+    "pythia-1b": "EleutherAI/pythia-1b",
+    "pythia-2.8b": "EleutherAI/pythia-2.8b",
+    "llama-160m": "JackFram/llama-160m",
+    "tinyllama-1.1b": "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A frozen language model under study."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    blocks: tuple[Block, ...]
+    key: str
+    """digest of the weights: what a cached result of this subject depends on"""
+    parallel: bool
+    """whether attention and FFN read the same residual stream (GPT-NeoX, GPT-J) rather than one after the other"""
+    layers_return_tuples: bool
+    """whether a decoder layer returns (residual stream, ...) rather than the residual stream alone"""
+
+    @property
+    def d_model(self) -> int:
+        return self.blocks[0].d_model
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.get_input_embeddings().weight.device
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __repr__(self) -> str:
+        n, ffn = sum(p.numel() for p in self.model.parameters()), sum(b.n_params for b in self.blocks)
+        return (f"Subject({self.name}: {type(self.model).__name__}, {len(self)} blocks, d_model {self.d_model}, "
+                f"{n / 1e6:.1f} M parameters, {ffn / n:.0%} of them in FFNs, {'parallel' if self.parallel else 'sequential'})")  # fmt: skip
+
+
+def check_subject(name: str) -> None:
+    """Raise InputError for a name that cannot be a model: neither embedded, nor a preset, a folder or `owner/name`."""
+    if name in EMBEDDED or name in PRESETS or Path(name).is_dir():
+        return
+    if name.startswith((".", "/", "~")):
+        raise InputError(f"model {name!r} is no folder: give the path of a folder written by save_pretrained, or a name.")
+    if name.count("/") != 1:
+        raise unknown("model", name, [*EMBEDDED, *PRESETS, "a folder", "owner/name on the Hugging Face hub"])
+
+
+def load_subject(name: str, device: str | None = None, dtype: torch.dtype = torch.float32, device_map=None) -> Subject:
+    """Load a model: an embedded name, a preset, a local folder, or `owner/name` on the hub (safetensors, no remote code).
+
+    `device` defaults to a GPU where there is one. `device_map="auto"` spreads a model over several (accelerate).
+    Raises InputError for an unknown name, an unreachable hub, or an architecture that is not recognised.
+    """
+    check_subject(name)
+    where = _locate(name)
+    try:
+        with _quiet():
+            model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, device_map=device_map, use_safetensors=True)
+            tokenizer = AutoTokenizer.from_pretrained(where)
+    except (OSError, ValueError) as error:
+        why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"model {name!r} could not be loaded ({why}): check the name and the network, or use one of "
+            f"{', '.join(EMBEDDED)}, which need no hub."
+        ) from None
+    if device_map is None:
+        model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    label = Path(name).name if Path(name).is_dir() else name
+    return as_subject(model, tokenizer, label, key=f"{_weights_key(where, model)}-{dtype}")
+
+
+def as_subject(model: PreTrainedModel, tokenizer=None, name: str = "model", key: str | None = None) -> Subject:
+    """View an already loaded model as a Subject. Raises InputError if its blocks or FFNs are not recognised."""
+    model.eval().requires_grad_(False)
+    layers, d_model = find_layers(model), model.get_input_embeddings().weight.shape[1]
+    hidden = getattr(model.config.get_text_config(), "hidden_size", d_model)
+    blocks = tuple(Block(i, layer, find_ffn(layer, hidden, i), hidden) for i, layer in enumerate(layers))
+    return Subject(name, model, tokenizer, blocks, key or _weights_key(None, model), *_behaviour(model, blocks))
+
+
+def _locate(name: str) -> str:
+    if name == "smollm2-135m":
+        return str(smollm2_folder())
+    return str(DATA / "models" / name) if name in TINY else PRESETS.get(name, name)
+
+
+def _weights_key(where: str | None, model: PreTrainedModel) -> str:
+    """Digest of the weights: of the files where they are local, else the hub's commit, else of the tensors."""
+    files = sorted(Path(where).glob("*.safetensors")) if where else []
+    if files:
+        return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()[:16]
+    commit = getattr(model.config, "_commit_hash", None)
+    if commit:
+        return f"{where}@{commit}"
+    state = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        state.update(tensor.detach().cpu().float().numpy().tobytes())
+    return state.hexdigest()[:16]
+
+
+@torch.no_grad()
+def _behaviour(model: PreTrainedModel, blocks: tuple[Block, ...]) -> tuple[bool, bool]:
+    """(parallel, layers return tuples), seen in two tiny forward passes that also confirm that each FFN is what it seems.
+
+    Parallel: the first FFN's input at a position ignores the positions before it, so it skipped attention.
+    Raises InputError if calling a found FFN on its recorded input does not give its recorded output.
+    """
+    seen: dict[int, list] = {b.index: [] for b in blocks}
+    returned = []
+    handles = [b.ffn.register_forward_hook(lambda _, args, y, i=b.index: seen[i].append((args[0], y))) for b in blocks]
+    handles.append(blocks[0].layer.register_forward_hook(lambda _, args, out: returned.append(type(out))))
+    try:
+        for first in (1, 2):
+            model(torch.tensor([[first, 3, 4]], device=model.get_input_embeddings().weight.device), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for block in blocks:
+        if not seen[block.index] or not torch.equal(block.ffn(seen[block.index][0][0]), seen[block.index][0][1]):
+            raise InputError(
+                f"block {block.index}: {type(block.layer).__name__}.{block.ffn_name} does not map its recorded input to its recorded "
+                "output, so it is not the FFN alone; this architecture is not supported."
+            )
+    (x1, _), (x2, _) = seen[0]
+    return torch.equal(x1[..., -1, :], x2[..., -1, :]), issubclass(returned[0], tuple)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Loading without transformers' bars and advice, which would stand in every report."""
+    level, bars = transformers.logging.get_verbosity(), transformers.utils.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()
