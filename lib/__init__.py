@@ -5,3 +5,8 @@ The modules follow the way of the data; imports only ever point to the left:
     errors, paths -> profiles -> cache -> assets -> corpora, subjects (blocks) -> hooks -> moments (surrogates)
     -> recoverability, descent, perplexity -> claims, plots -> report
 """
+
+import warnings
+
+# Every report would open with tqdm's advice to install widgets, which break the rendering of committed notebooks.
+warnings.filterwarnings("ignore", message="IProgress not found")

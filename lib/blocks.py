@@ -28,10 +28,6 @@ class Block:
         """The module that stands in the FFN's place now."""
         return getattr(self.layer, self.ffn_name)
 
-    @ffn.setter
-    def ffn(self, module: nn.Module) -> None:
-        setattr(self.layer, self.ffn_name, module)
-
     @property
     def n_params(self) -> int:
         """Parameters of the FFN."""

@@ -6,6 +6,7 @@ percent of the characters is `eval`.
 """
 
 import bz2
+import contextlib
 import json
 import re
 import sqlite3
@@ -72,10 +73,8 @@ def _plain_article(code) -> str:
 
 
 def _remove(code, node) -> None:
-    try:
+    with contextlib.suppress(ValueError):  # it went with a node around it
         code.remove(node)
-    except ValueError:  # it went with a node around it
-        pass
 
 
 def _king_james() -> list[str]:

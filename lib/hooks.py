@@ -19,7 +19,8 @@ def record(subject: Subject, on_ffn: OnFFN | None = None, on_residual: OnResidua
            blocks: Sequence[int] | None = None) -> Iterator[None]:  # fmt: skip
     """While open, every forward pass hands over what passes through the chosen blocks (default: all).
 
-    on_ffn(index, x, y): the FFN's input and output, each [batch, position, d_model].
+    on_ffn(index, x, y): the FFN's input and output, each [batch, position, d_model]; clone what is kept, for some models
+    (Falcon) go on to change the output in place.
     on_residual(index, h): the residual stream that enters the block, [batch, position, d_model].
     """
     chosen = range(len(subject)) if blocks is None else blocks
@@ -51,7 +52,7 @@ def capture(subject: Subject, windows: torch.Tensor, blocks: Sequence[int], batc
     for index in blocks:
         get_block(subject, index)
     rows: dict[int, list] = {i: [] for i in blocks}
-    with record(subject, on_ffn=lambda i, x, y: rows[i].append((x.cpu().flatten(0, -2), y.cpu().flatten(0, -2))), blocks=blocks):
+    with record(subject, on_ffn=lambda i, x, y: rows[i].append((x.flatten(0, -2).to("cpu", copy=True), y.flatten(0, -2).to("cpu", copy=True))), blocks=blocks):
         for chunk in windows.split(batch):
             forward_body(subject, chunk)
     return {i: (torch.cat([x for x, _ in r]), torch.cat([y for _, y in r])) for i, r in rows.items()}
@@ -77,11 +78,11 @@ def swap(block: Block, module: nn.Module) -> Iterator[None]:
     weight = next(original.parameters(), None)
     if weight is not None and module is not original:
         module = module.to(weight.device)
-    block.ffn = module
+    setattr(block.layer, block.ffn_name, module)
     try:
         yield
     finally:
-        block.ffn = original
+        setattr(block.layer, block.ffn_name, original)
 
 
 class Replay(nn.Module):

@@ -56,7 +56,7 @@ def swap_sweep(subject: Subject, windows: torch.Tensor, maps: Mapping[int, nn.Mo
         for chunk in windows.split(batch):
             key = {"subject": subject.key, "windows": digest(chunk), "blocks": list(maps), "maps": weights, "device": subject.device.type}
             rows.append(_sweep_batch(key, (subject, chunk, maps, bar)))
-            bar.update(len(rows[-1]["losses"]) * len(chunk) - bar.n + sum(len(r["base"]) for r in rows[:-1]) * len(maps))
+            bar.update(sum(len(r["base"]) for r in rows) * len(maps) - bar.n)  # a batch from the cache moved no bar
     base = np.concatenate([r["base"] for r in rows])
     return base, {i: np.concatenate([r["losses"][k] for r in rows]) for k, i in enumerate(maps)}
 

@@ -36,6 +36,12 @@ def percent_axis(ax: plt.Axes, linear_to: float = 10.0) -> None:
     ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.0f}%" if v else "0"))
 
 
+def power_of_ten(value: float) -> str:
+    """A large number as 4 × 10⁸, in mathtext."""
+    digits, exponent = f"{value:.0e}".split("e")
+    return rf"${digits} \times 10^{{{int(exponent)}}}$"
+
+
 def recoverability_figure(table, name: str, published) -> plt.Figure:
     """Whipp Figure 2: R²_lin (with 5-fold intervals) and zero-shot ΔPPL by block, beside the paper's own profiles.
 
@@ -59,7 +65,7 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
     theirs.set(ylim=(0, 1.03), title="The paper's three models (Whipp Fig. 2)")
     theirs.tick_params(labelbottom=True)
     block_axis(theirs, int(published.block.max()) + 1)
-    theirs.legend(loc="lower right", fontsize=9)
+    theirs.legend(loc="lower left", fontsize=9)
     figure.delaxes(scatter)
     scatter = figure.add_subplot(axes[0, 0].get_gridspec()[1, 1])
     scatter.scatter(table.r2_lin, table.delta_ppl_percent, s=22, color=SUBJECT)
@@ -88,7 +94,7 @@ def descent_figure(curves, exact, ceilings) -> plt.Figure:
             ax.fill_between(band.index, band["min"], band["max"], color=COLOURS[k], alpha=0.25, lw=0)
         ax.axvline(3000, color="#BBBBBB", lw=1)
         ax.annotate("3,000 steps", (3000, -0.22), rotation=90, fontsize=8, ha="right", va="bottom", color="#666666")
-        ax.set(xscale="log", ylim=(-0.25, 1.03), xlabel="optimiser steps", title=f"block {row.block}\nκ = {row.condition_number:.0e}")
+        ax.set(xscale="log", ylim=(-0.25, 1.03), xlabel="optimiser steps", title=f"block {row.block}, κ = {power_of_ten(row.condition_number)}")
     axes[0, 0].set_ylabel("held-out $R^2$ of the linear map")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

@@ -36,13 +36,14 @@ def fold_moments(subject: Subject, windows: torch.Tensor, n_folds: int = 5, batc
     """
     if not 2 <= n_folds <= len(windows):
         raise InputError(f"{len(windows)} windows cannot be cut into {n_folds} folds: use at least 2 folds and no more than windows.")
-    folds = []
+    folds, done = [], 0
     with progress(total=len(windows), desc=f"statistics of {len(subject)} FFNs", unit="window") as bar:
         for part in windows.tensor_split(n_folds):
             key = {"subject": subject.key, "windows": digest(part), "batch": batch, "device": subject.device.type}
             states = _one_fold(key, (subject, part, batch, bar))
             folds.append({i: Moments.from_state(s) for i, s in enumerate(states)})
-            bar.update(max(0, sum(map(len, windows.tensor_split(n_folds)[: len(folds)])) - bar.n))
+            done += len(part)
+            bar.update(done - bar.n)  # a fold from the cache moved no bar
     return folds
 
 

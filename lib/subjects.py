@@ -134,7 +134,8 @@ def _behaviour(model: PreTrainedModel, blocks: tuple[Block, ...]) -> tuple[bool,
     """
     seen: dict[int, list] = {b.index: [] for b in blocks}
     returned = []
-    handles = [b.ffn.register_forward_hook(lambda _, args, y, i=b.index: seen[i].append((args[0], y))) for b in blocks]
+    # Cloned: Falcon adds its attention output to the FFN's output in place.
+    handles = [b.ffn.register_forward_hook(lambda _, args, y, i=b.index: seen[i].append((args[0], y.clone()))) for b in blocks]
     handles.append(blocks[0].layer.register_forward_hook(lambda _, args, out: returned.append(type(out))))
     try:
         for first in (1, 2):

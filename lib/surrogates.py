@@ -17,7 +17,8 @@ class AffineMap(nn.Module):
         self.register_buffer("bias", bias.detach())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_in] -> [..., d_out]
-        return x @ self.weight + self.bias
+        # A float64 fit can so be swapped into a float32 model as it is.
+        return (x.to(self.weight.dtype) @ self.weight + self.bias).to(x.dtype)
 
     def __repr__(self) -> str:
         return f"AffineMap({self.weight.shape[0]} -> {self.weight.shape[1]}, {str(self.weight.dtype).removeprefix('torch.')})"
@@ -52,7 +53,7 @@ class Score:
     @property
     def median_r2(self) -> float:
         """Median of the defined per-feature R² (Whipp §3.3)."""
-        return float(self.per_feature_r2.nanmedian())
+        return float(self.per_feature_r2.nanquantile(0.5))
 
     @property
     def n_undefined(self) -> int:

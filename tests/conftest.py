@@ -1,0 +1,31 @@
+"""Shared fixtures: the committed tiny models, random-init models of every family, and a cache of each test's own."""
+
+import pytest
+import torch
+
+from lib import cache
+from lib.corpora import load_corpus, windows
+from lib.subjects import load_subject
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test reads or writes the reader's cache."""
+    monkeypatch.setattr(cache, "CACHE", tmp_path / "cache")
+
+
+@pytest.fixture(scope="session", params=["tiny-gpt2", "tiny-neox", "tiny-llama"])
+def tiny(request):
+    return load_subject(request.param, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def tiny_gpt2():
+    return load_subject("tiny-gpt2", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def tiny_windows(tiny_gpt2):
+    return windows(load_corpus("wikipedia-sample").fit, tiny_gpt2.tokenizer, 5120, 128)

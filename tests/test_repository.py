@@ -1,0 +1,161 @@
+"""The files around the code: pins that agree, notebooks that are what was executed, published numbers that are the papers'."""
+
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib import claims, render
+from lib.paths import DATA, ROOT
+from lib.subjects import TINY
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PAPERS = sorted((DATA / "published").glob("*.csv"))
+
+
+def pins() -> dict[str, str]:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[\w.!]+", line) for line in lines), "constraints.txt pins exact versions only"
+    return {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
+
+
+def test_environment_files_agree():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["test"]
+    assert not {n.lower() for n in wanted} - set(pins()), "a dependency without an exact pin"
+    assert pins()["torch"] == "2.13.0"
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    python = next(d for d in conda if isinstance(d, str) and d.startswith("python="))
+    assert project["requires-python"] == ">=" + python.removeprefix("python=")
+    (pip,) = [d["pip"] for d in conda if isinstance(d, dict)]
+    assert pip == ["--constraint constraints.txt", "--editable .[test]"]
+    assert "--constraint constraints.txt --editable '.[test]'" in (ROOT / "Makefile").read_text()
+
+
+def test_what_is_installed_is_what_is_pinned():
+    from importlib.metadata import version
+
+    for name in ("torch", "transformers", "numpy", "pandas", "scikit-learn", "papermill", "snakemake", "joblib"):
+        assert version(name).partition("+")[0] == pins()[name]
+
+
+def test_imports_go_one_way():
+    """Each module imports only modules that can be imported before it: no cycles."""
+    needs = {p.stem: set(re.findall(r"^(?:from lib\.(\w+)|    from lib\.(\w+))", p.read_text(), re.M)) for p in (ROOT / "lib").glob("*.py")}
+    needs = {k: {a or b for a, b in v} for k, v in needs.items()}
+    for p in (ROOT / "lib").glob("*.py"):
+        for names in re.findall(r"^from lib import (.+)$", p.read_text(), re.M):
+            needs[p.stem] |= {n.strip() for n in names.split(",")}
+    done: set[str] = set()
+    while rest := {k for k in needs if k not in done}:
+        ready = {k for k in rest if needs[k] <= done}
+        assert ready, f"import cycle among {sorted(rest)}"
+        done |= ready
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_committed_notebook_is_what_was_executed(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.get("executed_code_sha256") == render.code_digest(notebook), "run make render: code changed since it was executed"
+    code = [c for c in notebook.cells if c.cell_type == "code"]
+    assert all(c.execution_count for c in code) and not any(o.output_type == "error" for c in code for o in c.outputs)
+    assert sum("parameters" in c.metadata.get("tags", []) for c in code) == 1
+    assert not any("injected-parameters" in c.metadata.get("tags", []) for c in code)
+    assert "widgets" not in notebook.metadata and path.stat().st_size < 1_500_000
+    printed = json.dumps([o for c in code for o in c.outputs])
+    assert "Warning" not in printed and "/home/" not in printed and "/root/" not in printed and "/tmp/" not in printed
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_parameters_are_plain_assignments(path):
+    notebook = nbformat.read(path, as_version=4)
+    cell = next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", []))
+    assert all(re.match(r"\w+ = \S", line) for line in cell.source.splitlines())
+
+
+def test_the_digest_sees_code_and_nothing_else():
+    notebook = nbformat.read(NOTEBOOKS[0], as_version=4)
+    before = render.code_digest(notebook)
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell("words"))
+    assert render.code_digest(notebook) == before
+    next(c for c in notebook.cells if c.cell_type == "code").source += "\n1"
+    assert render.code_digest(notebook) != before
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=lambda p: p.stem)
+def test_every_published_number_stands_in_its_source_line(path):
+    rows = pd.read_csv(path, keep_default_na=False, dtype=str)
+    assert list(rows) == ["paper", "table", "subject", "setting", "metric", "value", "unit", "source"]
+    assert (rows.paper == path.stem).all() and not rows.duplicated(["table", "subject", "setting", "metric"]).any()
+    for row in rows.itertuples():
+        # "15k", "285M" and "3 × 10⁷" print the significant digits of 15e3, 285000000 and 3e7. Doubled inline math ("0.9960.996")
+        # can glue two printings together, so a token may also begin or end with the number.
+        wanted = significant(f"{float(row.value):.10g}")
+        tokens = [significant(t) for t in re.findall(r"\d[\d.]*", re.sub(r"(?<=\d)[\s,\u2009\u00a0\u21e5](?=[\d.])", "", row.source))]
+        tokens += [significant(t) for t in re.findall(r"\d+\.?\d*", row.source.replace(". ", "."))]
+        assert any(t == wanted or t.startswith(wanted) or t.endswith(wanted) for t in tokens), row
+
+
+def significant(number: str) -> str:
+    """Significant digits of a printed number: 0.0120 and 12e5 both give 12."""
+    return number.split("e")[0].replace(".", "").strip("-0")
+
+
+@pytest.mark.parametrize(("paper", "subject", "metric", "where", "value"), [
+    ("whipp", "gpt2", "r2_lin", {"table": "Figure 2", "block": 2}, 0.996),
+    ("whipp", "pythia-160m", "r2_lin", {"table": "Figure 2", "block": 11}, 0.99),
+    ("whipp", "llama-160m", "r2_lin", {"table": "Figure 2", "block": 5}, 0.37),
+    ("whipp", "gpt2", "params", {"table": "Table 2", "block": 1, "candidate": "poly"}, 628224),
+    ("whipp", "gpt2", "condition_number_approx", {"table": "§5.1"}, 3e7),
+    ("balogh", "gpt2-medium", "ppl", {"table": "Abstract"}, 19.00),
+    ("balogh", "gpt2-medium", "ppl", {"table": "Table 10"}, 24.79),
+])  # fmt: skip
+def test_a_sample_of_published_numbers_read_again(paper, subject, metric, where, value):
+    rows = claims.published(paper, where["table"], metric, subject)
+    for column, wanted in where.items():
+        rows = rows[(rows[column] == wanted).fillna(False)]
+    assert value in rows.value.tolist()
+
+
+def test_the_published_profiles_are_whole():
+    profiles = claims.published("whipp", table="Figure 2", metric="r2_lin")
+    assert profiles.groupby("subject").block.apply(list).map(lambda b: b == list(range(12))).all() and len(profiles) == 36
+
+
+@given(st.floats(-5, 5), st.floats(0, 3), st.floats(-5, 5))
+def test_verdicts_follow_the_interval(low, width, threshold):
+    verdict = claims.above(low, low + width, threshold)
+    assert (verdict == "reproduced") == (low > threshold)
+    assert (verdict == "contradicted") == (low + width < threshold)
+    mirrored = {"reproduced": "contradicted", "contradicted": "reproduced"}.get(verdict, "inconclusive")
+    assert claims.below(low, low + width, threshold) == mirrored
+    assert claims.above(float("nan"), 1.0, 0.0) == "inconclusive"
+
+
+def test_verdicts_combine():
+    assert claims.both("reproduced", "inconclusive") == "inconclusive" and claims.both("reproduced", "contradicted") == "contradicted"
+    assert claims.any_of(["contradicted", "reproduced"]) == "reproduced" and claims.any_of([]) == "contradicted"
+    assert claims.within(0.98, 1.0, 0.05) == "reproduced" and claims.within(0.9, 1.0, 0.05) == "contradicted"
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_fixture_models_learned(name):
+    curve = pd.read_csv(DATA / "models" / name / "loss.csv")
+    assert curve.held_out_loss.iloc[-1] < curve.held_out_loss.iloc[0] - 0.5 and curve.held_out_loss.iloc[-1] < 5.6
+
+
+def test_nothing_of_this_machine_is_committed():
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    for name in files:
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".ipynb", ".csv", ".toml", ".yml", ".txt", ".json"} and path.exists():
+            assert str(Path.home()) + "/" not in path.read_text() or str(Path.home()) == "/", name
