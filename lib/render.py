@@ -7,15 +7,18 @@ executed, no widgets, no injected cell, one line of each progress bar, and a dig
 import argparse
 import hashlib
 import html
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 from lib.errors import InputError, unknown
-from lib.paths import ROOT, whole
+from lib.paths import DATA, ROOT, whole
+from lib.report import COMMITTING
 
 
 def code_digest(notebook) -> str:
@@ -33,11 +36,11 @@ def find(number: str) -> list[Path]:
     return found
 
 
-def execute(source: Path, target: Path, options: list[str]) -> None:
+def execute(source: Path, target: Path, options: list[str], **environment: str) -> None:
     """Run one notebook with papermill, headless, from the repository's root."""
     target.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "papermill", "--log-level", "WARNING", *options, str(source), str(target)]
-    if subprocess.run(command, cwd=ROOT).returncode:
+    if subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}).returncode:
         raise SystemExit(f"{source.name} stopped with an error; the executed part is in {target}.")
 
 
@@ -61,7 +64,7 @@ def tidy(notebook) -> None:
 def commit(source: Path) -> None:
     """Execute a notebook with its own parameters and put the executed one in its place, whole or not at all."""
     scratch = ROOT / "runs" / "render" / source.name
-    execute(source, scratch, [])
+    execute(source, scratch, [], **{COMMITTING: "1"})
     notebook = nbformat.read(scratch, as_version=4)
     tidy(notebook)
     text = nbformat.writes(notebook) + "\n"
@@ -69,6 +72,21 @@ def commit(source: Path) -> None:
         raise InputError(f"{source.name} prints a path of this machine ({ROOT}): print names, not absolute paths.")
     with whole(source) as part:
         part.write_text(text)
+    readme = ROOT / "README.md"
+    with whole(readme) as part:
+        part.write_text(with_scorecard(readme.read_text()))
+
+
+def with_scorecard(readme: str) -> str:
+    """The README with data/results/scorecard.csv as a table between its two markers."""
+    begin, end = "<!-- scorecard: written by make render -->\n", "<!-- end of scorecard -->"
+    path = DATA / "results" / "scorecard.csv"
+    if not path.exists() or begin not in readme:
+        return readme
+    rows = pd.read_csv(path, keep_default_na=False)[["paper", "section", "claim", "published", "here", "verdict"]]
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in [rows.columns, ["---"] * rows.shape[1], *rows.to_numpy()]]
+    head, rest = readme.split(begin)
+    return head + begin + "\n".join(lines) + "\n" + end + rest.split(end)[1]
 
 
 def index(target: Path, notebooks: list[Path]) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import platform
 import re
 import sys
@@ -20,6 +21,9 @@ from lib.paths import DATA, ROOT, whole
 from lib.profiles import Profile, get_profile
 from lib.subjects import check_subject
 
+# Set by `make render`: this run makes what the repository shows.
+COMMITTING = "NONLINEARITY_COMMITTING"
+
 
 @dataclass
 class Report:
@@ -31,11 +35,6 @@ class Report:
     corpus: str
     seed: int
     started: float = field(default_factory=time.time)
-
-    @property
-    def is_committed_kind(self) -> bool:
-        """Whether this is the run whose figures and scorecard the repository shows."""
-        return self.profile.name == "study" and (self.model, self.corpus) == (self.profile.subject, self.profile.corpus)
 
     @property
     def folder(self) -> Path:
@@ -50,11 +49,21 @@ class Report:
         return table
 
     def figure(self, figure, what: str = "") -> None:
-        """Write a figure as PNG and SVG: into figures/ for the committed kind of run, else beside the run's tables."""
-        folder = ROOT / "figures" if self.is_committed_kind else self.folder
+        """Write a figure as PNG and SVG: into figures/ when the committed notebooks are made, else beside the run's tables."""
+        folder = ROOT / "figures" if COMMITTING in os.environ else self.folder
         for kind in ("png", "svg"):
             with whole(folder / f"{self.slug}{'_' if what else ''}{what}.{kind}") as part:
                 figure.savefig(part, metadata={"Date": None} if kind == "svg" else {"Software": None})
+
+    def scorecard(self) -> pd.DataFrame:
+        """Every claims.csv found, as one table by paper; written to data/results/scorecard.csv when the committed notebooks are made."""
+        found = claims.collate()
+        if found.empty:
+            return found
+        target = DATA / "results" / "scorecard.csv" if COMMITTING in os.environ else self.folder / "scorecard.csv"
+        with whole(target) as part:
+            found.to_csv(part, index=False, lineterminator="\n")
+        return found
 
     def verdicts(self, found: list[claims.Claim]):
         """Write claims.csv and show it as a table."""

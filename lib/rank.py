@@ -1,0 +1,65 @@
+"""What kind of linearity (Whipp §5.4): effective rank by reduced-rank regression, from the moments alone."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lib.errors import InputError
+from lib.moments import Moments
+from lib.surrogates import AffineMap
+
+
+@dataclass(frozen=True, eq=False)
+class RankProfile:
+    """Held-out R² of the best rank-k linear map, for every k."""
+
+    r2: torch.Tensor
+    """[k_max]: r2[k-1] is the R² of rank k; the last is that of the full map"""
+
+    def effective_rank(self, share: float = 0.9) -> int | None:
+        """Smallest k whose R² reaches `share` of the full map's (Whipp §3.3); None if the full map explains nothing."""
+        full = float(self.r2[-1])
+        return int((self.r2 >= share * full).nonzero()[0]) + 1 if full > 0 else None
+
+
+def _directions(train: Moments, scale: torch.Tensor, ridge: float) -> tuple[AffineMap, torch.Tensor]:
+    """The full map onto outputs divided by `scale`, and its output directions by fitted variance, [d_out, k_max]."""
+    full = train.fit(ridge)
+    weight = full.weight / scale
+    fitted = weight.T @ train.sxx @ weight  # covariance of the fitted values, times n
+    e, v = torch.linalg.eigh(fitted)
+    k_max = min(weight.shape[1], train.rank)
+    return AffineMap(weight, full.bias / scale), v.flip(1)[:, :k_max]
+
+
+def rank_profile(train: Moments, held_out: Moments, standardized: bool = False, ridge: float = 0.0) -> RankProfile:
+    """R² on `held_out` of the reduced-rank regressions fitted on `train`, all ranks at once.
+
+    The rank-k map is W* V_k V_kᵀ, V_k the leading eigenvectors of W*ᵀ Sxx W* (reduced-rank regression with identity weight). In that output basis
+    the squared error falls by a sum of k separate gains, which need Sxx and Sxy only: no second pass over the data.
+
+    `standardized` divides every output feature by its standard deviation first, so that no outlier feature outweighs the others (the
+    weighted effective rank that Whipp §8 asks for); features without variance are left out of it.
+    """
+    scale = torch.ones_like(train.syy)
+    if standardized:
+        scale = torch.where(train.syy > 0, (train.syy / train.n).sqrt(), torch.inf)
+    affine, v = _directions(train, scale, ridge)
+    dx, dy = held_out.mean_x - train.mean_x, (held_out.mean_y - train.mean_y) / scale
+    cxx = held_out.sxx + held_out.n * torch.outer(dx, dx)  # about the training means, for the maps pass through them
+    cxy = held_out.sxy / scale + held_out.n * torch.outer(dx, dy)
+    a = affine.weight @ v  # [d_in, k_max]
+    gains = 2 * (a * (cxy @ v)).sum(0) - (a * (cxx @ a)).sum(0)
+    syy = (held_out.syy / scale**2).sum()
+    if not syy > 0:
+        raise InputError("the rank profile is undefined: no held-out output feature varies; use more tokens.")
+    return RankProfile(1 - (syy + held_out.n * dy.square().sum() - gains.cumsum(0)) / syy)
+
+
+def reduced_rank(train: Moments, rank: int, ridge: float = 0.0) -> AffineMap:
+    """The rank-`rank` least-squares map. Raises InputError for a rank that the FFN does not allow."""
+    full, v = _directions(train, torch.ones_like(train.syy), ridge)
+    if not 1 <= rank <= v.shape[1]:
+        raise InputError(f"rank {rank} is not possible here: the inputs and outputs of this FFN allow 1 to {v.shape[1]}.")
+    weight = full.weight @ v[:, :rank] @ v[:, :rank].T
+    return AffineMap(weight, train.mean_y - train.mean_x @ weight)
