@@ -9,26 +9,27 @@ from pathlib import Path
 sys.path.insert(0, workflow.basedir)
 from lib.paths import ROOT
 from lib.profiles import get_profile
-from lib.report import slugify
+from lib.report import label
 
 PROFILE = get_profile(str(config.get("profile", "laptop")))
-MODELS = {slugify(m): m for m in str(config.get("model", PROFILE.subject)).split(",")}
+MODELS = str(config.get("model", PROFILE.subject)).split(",")
 SEEDS = [int(s) for s in str(config.get("seed", 42)).split(",")]
 CORPUS = str(config.get("corpus", PROFILE.corpus))
+RUNS = {label(PROFILE, m, CORPUS, s): (m, s) for m in MODELS for s in SEEDS}
 ALL = sorted(p.stem for p in (ROOT / "notebooks").glob("*.ipynb"))
 # The tour collates what the others found, so it comes last.
 LAST = [n for n in ALL if n.startswith("00")]
 REPORTS = [n for n in ALL if n not in LAST]
+PYTHON = sys.executable
 HOME = f"runs/{PROFILE.name}"
 
 
 def reports(names):
-    return expand(HOME + "/{model}-seed{seed}/{notebook}.ipynb", model=MODELS, seed=SEEDS, notebook=names)
+    return expand(HOME + "/{run}/{notebook}.ipynb", run=RUNS, notebook=names)
 
 
 wildcard_constraints:
     notebook=r"\d\d_[^/]+",
-    seed=r"\d+",
 
 
 rule all:
@@ -42,16 +43,17 @@ rule notebook:
         code=sorted(str(p.relative_to(ROOT)) for p in (ROOT / "lib").glob("*.py")),
         first=lambda w: reports(REPORTS) if w.notebook in LAST else [],
     output:
-        HOME + "/{model}-seed{seed}/{notebook}.ipynb",
+        HOME + "/{run}/{notebook}.ipynb",
     params:
-        model=lambda w: MODELS[w.model],
+        model=lambda w: RUNS[w.run][0],
+        seed=lambda w: RUNS[w.run][1],
         corpus=CORPUS,
         profile=PROFILE.name,
     threads: 2
     shell:
         # Papermill writes as it goes; a report takes its name only when it is whole.
-        "papermill --no-progress-bar --log-level WARNING -p profile {params.profile} -p model {params.model:q} -p corpus {params.corpus:q}"
-        " -p seed {wildcards.seed} {input.notebook:q} {output:q}.part.ipynb && mv {output:q}.part.ipynb {output:q}"
+        "{PYTHON} -m papermill --no-progress-bar --log-level WARNING -p profile {params.profile} -p model {params.model:q} -p corpus {params.corpus:q}"
+        " -p seed {params.seed} {input.notebook:q} {output:q}.part.ipynb && mv {output:q}.part.ipynb {output:q}"
 
 
 rule index:
@@ -60,4 +62,4 @@ rule index:
     output:
         f"{HOME}/index.html",
     shell:
-        "python -m lib.render index {output:q} {input:q}"
+        "{PYTHON} -m lib.render index {output:q} {input:q}"

@@ -89,4 +89,5 @@ def collate() -> pd.DataFrame:
         profile, model, notebook = path.parts[-4:-1]
         frame = pd.read_csv(path, keep_default_na=False)
         frames.append(frame.assign(profile=profile, model=model, notebook=notebook))
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    columns = ["paper", "section", "claim", "published", "here", "verdict", "note", "profile", "model", "notebook"]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)

@@ -29,11 +29,13 @@ def block_axis(ax: plt.Axes, n_blocks: int) -> None:
     ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True, nbins=10 if n_blocks > 15 else 7))
 
 
-def percent_axis(ax: plt.Axes, linear_to: float = 10.0) -> None:
-    """A symmetric-log y axis for costs in percent that span several powers of ten."""
+def percent_axis(ax: plt.Axes, values, linear_to: float = 1.0) -> None:
+    """A symmetric-log y axis around `values`, costs in percent that span several powers of ten."""
     ax.set_yscale("symlog", linthresh=linear_to)
     ax.yaxis.set_major_locator(mpl.ticker.SymmetricalLogLocator(base=10, linthresh=linear_to))
-    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.0f}%" if v else "0"))
+    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.4g}%" if v else "0"))
+    low, high = min(values), max(values)
+    ax.set_ylim(1.6 * low if low < 0 else -0.3 * linear_to, 2 * max(high, linear_to))
 
 
 def power_of_ten(value: float) -> str:
@@ -53,11 +55,11 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
     ours.fill_between(table.block, table.low, table.high, color="#9A9A9A", alpha=0.35, lw=0, label="95% interval of the 5-fold mean")
     ours.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="held-out tail")
     ours.set(ylabel=r"$R^2_{\mathrm{lin}}$", ylim=(0, 1.03), title=f"{name}: linear recoverability of each FFN")
-    ours.legend(loc="upper center", ncols=2)
+    ours.legend(loc="lower center", ncols=2)
     low, high = (abs(table[f"delta_ppl_percent_{end}"] - table.delta_ppl_percent) for end in ("low", "high"))
     cost.errorbar(table.block, table.delta_ppl_percent, (low, high), **style_)
     cost.axhline(0, color="#777777", lw=1)
-    percent_axis(cost)
+    percent_axis(cost, [*table.delta_ppl_percent_low, *table.delta_ppl_percent_high])
     cost.set(ylabel="ΔPPL of a linear swap", title="What replacing that one FFN by its affine map costs")
     block_axis(cost, len(table))
     for k, (subject, rows) in enumerate(published.groupby("subject", sort=False)):
@@ -70,9 +72,11 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
     scatter = figure.add_subplot(axes[0, 0].get_gridspec()[1, 1])
     scatter.scatter(table.r2_lin, table.delta_ppl_percent, s=22, color=SUBJECT)
     extreme = set(table.delta_ppl_percent.nlargest(5).index) | set(table.r2_lin.nlargest(4).index) | set(table.r2_lin.nsmallest(1).index)
-    for row in table.loc[sorted(extreme)].itertuples():
-        scatter.annotate(str(row.block), (row.r2_lin, row.delta_ppl_percent), xytext=(4, 3), textcoords="offset points", fontsize=9)
-    percent_axis(scatter)
+    for k, row in enumerate(table.loc[sorted(extreme)].sort_values("r2_lin").itertuples()):
+        left = k % 2  # neighbours in R² get their numbers on opposite sides
+        scatter.annotate(str(row.block), (row.r2_lin, row.delta_ppl_percent), xytext=(-5, 4) if left else (5, -9), ha="right" if left else "left",
+                         textcoords="offset points", fontsize=9)  # fmt: skip
+    percent_axis(scatter, [*table.delta_ppl_percent_low, *table.delta_ppl_percent_high])
     scatter.set(xlabel=r"$R^2_{\mathrm{lin}}$ (numbers: blocks)", ylabel="ΔPPL of a linear swap", title="Fit and cost are different things")
     return figure
 
@@ -97,4 +101,72 @@ def descent_figure(curves, exact, ceilings) -> plt.Figure:
         ax.set(xscale="log", ylim=(-0.25, 1.03), xlabel="optimiser steps", title=f"block {row.block}, κ = {power_of_ten(row.condition_number)}")
     axes[0, 0].set_ylabel("held-out $R^2$ of the linear map")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def kinds_figure(table, name: str, published) -> plt.Figure:
+    """Whipp Figure 4: R²_lin against the per-feature median, area by effective rank; and the rank by block.
+
+    table: columns block, r2_lin, r2_feature_median, effective_rank, rank_lowest_fold, rank_highest_fold, effective_rank_standardized.
+    published: columns r2_lin, per_feature_r2_median, effective_rank.
+    """
+    figure, (plane, ranks) = plt.subplots(1, 2, figsize=(12.5, 4.8), width_ratios=(1, 1.35))
+    area = lambda rank: 14 + 1.1 * rank  # noqa: E731
+    plane.axline((0, 0), slope=1, color="#BBBBBB", lw=1)
+    plane.scatter(table.r2_feature_median, table.r2_lin, s=area(table.effective_rank), color=COLOURS[0], alpha=0.55, edgecolor="white", label=name)
+    plane.scatter(published.per_feature_r2_median, published.r2_lin, marker="x", s=40, color=COLOURS[1], label="printed by the paper")
+    apart = table.r2_lin - table.r2_feature_median
+    for row in table.loc[sorted(set(apart.nlargest(5).index) | set(table.r2_lin.nlargest(6).index))].itertuples():
+        plane.annotate(str(row.block), (row.r2_feature_median, row.r2_lin), xytext=(5, 4), textcoords="offset points", fontsize=9)
+    plane.set(xlim=(0, 1.02), ylim=(0, 1.03), xlabel="per-feature median $R^2$", ylabel=r"$R^2_{\mathrm{lin}}$ (variance-weighted)", title="Two kinds of linearity")
+    plane.legend(loc="lower right", handletextpad=0.3)
+    bars = (table.effective_rank - table.rank_lowest_fold).clip(lower=0), (table.rank_highest_fold - table.effective_rank).clip(lower=0)
+    ranks.errorbar(table.block, table.effective_rank, bars, color=SUBJECT, marker="o", capsize=2, elinewidth=1.1, label="as the paper defines it")
+    ranks.plot(table.block, table.effective_rank_standardized, color=COLOURS[1], ls="--", marker="s", label="features scaled to unit variance")
+    ranks.set(ylabel="effective rank (90% of $R^2$)", title=f"{name}: directions of the linear map", yscale="log")
+    ranks.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+    ranks.legend(loc="best")
+    block_axis(ranks, len(table))
+    return figure
+
+
+def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
+    """Who carries the output variance, and R²_lin without them. table: the columns of notebook 04's token table."""
+    figure, (share, score) = plt.subplots(1, 2, figsize=(12.5, 4.2))
+    share.plot(table.block, table.variance_share_first_position, color=COLOURS[0], marker="o", label="first position of the window")
+    share.plot(table.block, table.variance_share_massive, color=COLOURS[1], marker="s", ls="--", label="massive tokens")
+    share.axhline(1 / seq_len, color="#777777", ls=":", lw=1.2)
+    share.set(ylim=(-0.03, 1.03), ylabel="share of the output variance", title=f"{name}: who carries the variance")
+    share.legend(loc="best")
+    score.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="all tokens")
+    score.plot(table.block, table.r2_without_massive, color=COLOURS[1], marker="s", ls="--", label="without massive tokens")
+    score.plot(table.block, table.r2_without_first_position, color=COLOURS[0], marker="^", ls=":", label="without the first position")
+    score.set(ylim=(min(-0.03, float(table.r2_without_massive.min()) - 0.05), 1.03), ylabel=r"held-out $R^2_{\mathrm{lin}}$", title="What they do to the score")
+    score.legend(loc="best")
+    for ax in (share, score):
+        block_axis(ax, len(table))
+    return figure
+
+
+def domains_figure(profiles, costs, name: str) -> plt.Figure:
+    """Whipp Figure 5: R²_lin by block on several domains, and the swap cost on two of them.
+
+    profiles: columns domain, block, r2_lin, low, high. costs: columns domain, block, delta_ppl_percent(_low, _high).
+    """
+    figure, axes = plt.subplots(2, 1, figsize=(10.5, 7), sharex=True, height_ratios=(1.25, 1))
+    lines = ("-", "--", ":", "-.")
+    colours = {d: (SUBJECT, *COLOURS)[k % 7] for k, d in enumerate(profiles.domain.unique())}
+    for k, (domain, rows) in enumerate(profiles.groupby("domain", sort=False)):
+        axes[0].fill_between(rows.block, rows.low, rows.high, color=colours[domain], alpha=0.13, lw=0)
+        axes[0].plot(rows.block, rows.r2_lin, color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, label=domain)
+    axes[0].set(ylim=(0, 1.03), ylabel=r"$R^2_{\mathrm{lin}}$", title=f"{name}: recoverability on several domains")
+    axes[0].legend(loc="upper right", ncols=2)
+    for k, (domain, rows) in enumerate(costs.groupby("domain", sort=False)):
+        ends = [abs(rows[f"delta_ppl_percent_{end}"] - rows.delta_ppl_percent) for end in ("low", "high")]
+        axes[1].errorbar(rows.block + 0.12 * k, rows.delta_ppl_percent, ends, color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, capsize=2, elinewidth=1, label=domain)
+    axes[1].axhline(0, color="#777777", lw=1)
+    percent_axis(axes[1], [*costs.delta_ppl_percent_low, *costs.delta_ppl_percent_high])
+    axes[1].set(ylabel="ΔPPL of a linear swap", title="Swap cost, each domain with its own maps and held-out text")
+    axes[1].legend(loc="upper right")
+    block_axis(axes[1], int(profiles.block.max()) + 1)
     return figure

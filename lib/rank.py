@@ -27,7 +27,7 @@ def _directions(train: Moments, scale: torch.Tensor, ridge: float) -> tuple[Affi
     full = train.fit(ridge)
     weight = full.weight / scale
     fitted = weight.T @ train.sxx @ weight  # covariance of the fitted values, times n
-    e, v = torch.linalg.eigh(fitted)
+    _, v = torch.linalg.eigh(fitted)
     k_max = min(weight.shape[1], train.rank)
     return AffineMap(weight, full.bias / scale), v.flip(1)[:, :k_max]
 

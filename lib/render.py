@@ -41,7 +41,13 @@ def execute(source: Path, target: Path, options: list[str], **environment: str) 
     target.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "papermill", "--log-level", "WARNING", *options, str(source), str(target)]
     if subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}).returncode:
-        raise SystemExit(f"{source.name} stopped with an error; the executed part is in {target}.")
+        raise SystemExit(f"{source.name} stopped; the executed part is in {target.relative_to(ROOT)}.\n{_reason(target)}")
+
+
+def _reason(executed: Path) -> str:
+    """The error a notebook stopped with, without its traceback."""
+    outputs = [o for c in nbformat.read(executed, as_version=4).cells for o in c.get("outputs", [])] if executed.exists() else []
+    return next((f"{o.ename}: {o.evalue}" for o in outputs if o.output_type == "error"), "it did not start")
 
 
 def tidy(notebook) -> None:

@@ -1,6 +1,7 @@
 """What every notebook needs around its science: checked parameters, a place for results, and provenance."""
 
 import ast
+import hashlib
 import json
 import os
 import platform
@@ -39,8 +40,7 @@ class Report:
     @property
     def folder(self) -> Path:
         """data/results/<profile>/<model>/<notebook>."""
-        model = slugify(self.model) if self.corpus == self.profile.corpus else f"{slugify(self.model)}@{slugify(self.corpus)}"
-        return DATA / "results" / self.profile.name / model / self.slug
+        return DATA / "results" / self.profile.name / label(self.profile, self.model, self.corpus, self.seed) / self.slug
 
     def save(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
         """Write a table as <name>.csv among the results and hand it back."""
@@ -58,8 +58,8 @@ class Report:
     def scorecard(self) -> pd.DataFrame:
         """Every claims.csv found, as one table by paper; written to data/results/scorecard.csv when the committed notebooks are made."""
         found = claims.collate()
-        if found.empty:
-            return found
+        if COMMITTING in os.environ:  # the results that are committed, not those that this machine happens to hold
+            found = found[found.profile.isin(["study", "paper"])]
         target = DATA / "results" / "scorecard.csv" if COMMITTING in os.environ else self.folder / "scorecard.csv"
         with whole(target) as part:
             found.to_csv(part, index=False, lineterminator="\n")
@@ -75,7 +75,7 @@ class Report:
             "profile": self.profile.name, "model": self.model, "corpus": self.corpus, "seed": self.seed, **counts,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads",
             "python": platform.python_version(), **{p: version(p) for p in ("torch", "transformers", "numpy")},
-            "wall_s": round(time.time() - self.started),
+            "wall": f"{time.time() - self.started:.0f} s (steps found in the cache not repeated)",
         }  # fmt: skip
         with whole(self.folder / "provenance.json") as part:
             part.write_text(json.dumps(facts, indent=1) + "\n")
@@ -121,14 +121,35 @@ def check_parameters(cells: list[str]) -> None:
         known += names
 
 
-def show(table: pd.DataFrame, digits: int = 3, rename: bool = True):
+def show(table: pd.DataFrame, digits: int = 3):
     """A table as it should be read: rounded, without index, column names in words."""
-    view = table.rename(columns=lambda c: str(c).replace("_", " ")) if rename else table
-    number = lambda v: f"{v:,.{digits}g}" if abs(v) >= 10**6 else f"{v:,.{digits}f}"  # noqa: E731
-    floats = view.select_dtypes("float").columns
-    styled = view.style.format(dict.fromkeys(floats, number), na_rep="–").hide(axis="index")
+    from IPython.display import HTML
+
+    view = table.rename(columns=lambda c: str(c).replace("_", " "))
+    formats = dict.fromkeys(view.select_dtypes("float").columns, lambda v: f"{v:,.{digits}g}" if abs(v) >= 10**6 else f"{v:,.{digits}f}")
     words = {"text-align": "left", "white-space": "normal", "vertical-align": "top"}
-    return styled.set_properties(subset=view.select_dtypes(exclude="number").columns, **words)
+    styled = view.style.format(formats, na_rep="–").hide(axis="index")
+    styled = styled.set_properties(subset=view.select_dtypes(exclude="number").columns, **words)
+    # The same table gives the same bytes, so that a re-rendered notebook differs only where its numbers do.
+    return HTML(styled.to_html(table_uuid=hashlib.sha256(view.to_csv().encode()).hexdigest()[:8]))
+
+
+def say(text: str):
+    """A paragraph of computed prose: numbers and words come from the same run."""
+    from IPython.display import Markdown
+
+    return Markdown(" ".join(text.split()))
+
+
+def tally(found: pd.DataFrame | list[claims.Claim]) -> str:
+    """How many claims had which verdict, in words."""
+    counts = claims.table(found)["verdict"].value_counts() if isinstance(found, list) else found["verdict"].value_counts()
+    return ", ".join(f"{n} {verdict}" for verdict, n in counts.reindex(claims.VERDICTS).dropna().astype(int).items())
+
+
+def label(profile: Profile, model: str, corpus: str, seed: int) -> str:
+    """Folder name of a run: the model, and the corpus and seed where they are not the usual ones, so that no run overwrites another."""
+    return slugify(model) + (f"@{slugify(corpus)}" if corpus != profile.corpus else "") + (f"-seed{seed}" if seed != 42 else "")
 
 
 def slugify(name: str) -> str:

@@ -159,3 +159,16 @@ def test_nothing_of_this_machine_is_committed():
         path = ROOT / name
         if path.suffix in {".py", ".md", ".ipynb", ".csv", ".toml", ".yml", ".txt", ".json"} and path.exists():
             assert str(Path.home()) + "/" not in path.read_text() or str(Path.home()) == "/", name
+
+
+def test_the_readme_shows_the_scorecard_and_names_every_notebook():
+    readme = (ROOT / "README.md").read_text()
+    assert render.with_scorecard(readme) == readme, "run make render: the README's scorecard is not data/results/scorecard.csv"
+    assert (DATA / "results" / "scorecard.csv").exists() and "| reproduced |" in readme
+    for path in NOTEBOOKS:
+        assert f"notebooks/{path.name}" in readme
+
+
+def test_figures_of_committed_notebooks_are_there_in_both_formats():
+    png, svg = ({p.stem for p in (ROOT / "figures").glob(f"*.{kind}")} for kind in ("png", "svg"))
+    assert png == svg and {p.stem for p in NOTEBOOKS} <= {name[: len(n)] for name in png for n in (p.stem for p in NOTEBOOKS) if name.startswith(n)}

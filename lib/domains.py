@@ -1,0 +1,62 @@
+"""One model on several text domains (Whipp §5.7): profiles, their agreement, and how a map fitted on one domain does on another."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+
+from lib.errors import InputError
+from lib.moments import total
+from lib.recoverability import fold_intervals, fold_moments, recoverability
+from lib.subjects import Subject
+
+
+def domain_profiles(subject: Subject, domains: Mapping[str, torch.Tensor], n_folds: int = 5, batch: int = 16) -> pd.DataFrame:
+    """R²_lin of every block on each domain's windows: columns domain, block, r2_lin, mean, low, high, std (over folds).
+
+    Raises InputError for fewer than two domains, which cannot be compared.
+    """
+    if len(domains) < 2:
+        raise InputError(f"only one domain was given ({', '.join(domains) or 'none'}): name at least two corpora to compare.")
+    frames = []
+    for name, windows in domains.items():
+        found = recoverability(subject, windows, n_folds, batch)
+        frames.append(found.table[["block", "r2_lin"]].merge(fold_intervals(found.folds)).assign(domain=name))
+    return pd.concat(frames, ignore_index=True)
+
+
+def agreement(profiles: pd.DataFrame, reference: str, seed: int = 42) -> pd.DataFrame:
+    """Each domain against `reference`: Pearson and Spearman over blocks (95% bootstrap over blocks) and the shift of R².
+
+    Columns domain, pearson(_low, _high), spearman(_low, _high), mean_abs_shift(_low, _high), worst_shift, worst_block.
+    """
+    wide = profiles.pivot_table(index="block", columns="domain", values="r2_lin")
+    rows = []
+    for name in (d for d in profiles.domain.unique() if d != reference):
+        pair, row = (wide[reference].to_numpy(), wide[name].to_numpy()), {"domain": name}
+        for metric, function in {
+            "pearson": lambda a, b: stats.pearsonr(a, b).statistic,
+            "spearman": lambda a, b: stats.spearmanr(a, b).statistic,
+            "mean_abs_shift": lambda a, b: np.abs(a - b).mean(),
+        }.items():
+            interval = stats.bootstrap(pair, function, paired=True, vectorized=False, n_resamples=2000, rng=seed, method="percentile").confidence_interval
+            row |= {metric: function(*pair), f"{metric}_low": interval.low, f"{metric}_high": interval.high}
+        shift = (wide[name] - wide[reference]).abs()
+        rows.append({**row, "worst_shift": shift.max(), "worst_block": int(shift.idxmax())})
+    return pd.DataFrame(rows)
+
+
+def transfer(subject: Subject, domains: Mapping[str, torch.Tensor], n_folds: int = 5, batch: int = 16) -> pd.DataFrame:
+    """R² on each domain's held-out tail of the map fitted on each domain's other folds: columns fit_on, scored_on, block, r2.
+
+    Everything comes from the moments that domain_profiles has stored; nothing is run again.
+    """
+    folds = {name: fold_moments(subject, windows, n_folds, batch) for name, windows in domains.items()}
+    rows = []
+    for fit_on, source in folds.items():
+        for block in subject.blocks:
+            affine = total([fold[block.index] for fold in source[:-1]]).fit()
+            rows += [{"fit_on": fit_on, "scored_on": name, "block": block.index, "r2": target[-1][block.index].score(affine).r2} for name, target in folds.items()]
+    return pd.DataFrame(rows)
