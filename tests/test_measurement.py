@@ -155,3 +155,20 @@ def test_descent_is_reproducible_and_seeds_differ():
     assert first == descent._descend.__wrapped__((*args, (42, 43), 32))
     assert first[-1]["r2"] != first[len(first) // 2 - 1]["r2"]
     assert descent.checkpoints(5000)[-1] == 5000 and 3000 in descent.checkpoints(5000)
+
+
+def test_baselines_of_a_model_run_it_once_and_then_not_at_all(tiny_gpt2, tiny_windows, monkeypatch):
+    from lib import baselines
+
+    passes, real = [], baselines.capture
+    monkeypatch.setattr(baselines, "capture", lambda *a: passes.append(1) or real(*a))
+    args = (tiny_gpt2, tiny_windows[:20], [3, 1], [descent.Recipe("sgd"), descent.Recipe("sgd", whitened=True)], 40, (42, 43))
+    found = baselines.trained_baselines(*args)
+    assert len(passes) == 1
+    pd.testing.assert_frame_equal(baselines.trained_baselines(*args).curves, found.curves)
+    assert len(passes) == 1
+    x, y = real(tiny_gpt2, tiny_windows[:20], [1])[1]
+    train, tail = Moments.of(x[:2048], y[:2048]), Moments.of(x[2048:], y[2048:])
+    assert found.ceilings.set_index("block").r2_lin[1] == pytest.approx(tail.score(train.fit()).r2)
+    assert set(found.curves.block) == {1, 3} and found.curves.groupby(["block", "recipe", "seed"]).step.max().eq(40).all()
+    assert found.exact.query("block == 1").r2.iloc[-1] == pytest.approx(found.ceilings.set_index("block").r2_lin[1], abs=0.01)
