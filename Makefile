@@ -9,8 +9,7 @@ CORPUS ?=
 SEED ?= 42
 JOBS ?= 1
 SMOKE := runs/smoke
-# Reports are kept one level below, so that a model or corpus of the reader's does not overwrite the default's.
-OPTIONS := $(if $(MODEL),model=$(MODEL)) $(if $(CORPUS),corpus=$(CORPUS)) seed=$(SEED)
+OPTIONS := $(if $(MODEL),"model=$(MODEL)") $(if $(CORPUS),"corpus=$(CORPUS)") seed=$(SEED)
 PARAMETERS := -p profile $(PROFILE) -p seed $(SEED) $(if $(MODEL),-p model "$(MODEL)") $(if $(CORPUS),-p corpus "$(CORPUS)")
 
 .PHONY: report test lint lab render notebook bench setup clean

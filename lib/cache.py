@@ -60,7 +60,9 @@ def _plain(value: object) -> object:
     if isinstance(value, torch.nn.Module):
         return _plain(dict(value.state_dict()))
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):  # joblib's digest also sees strides, which do not survive storing
+        return np.ascontiguousarray(value)
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -75,7 +77,7 @@ def cached(function: Callable) -> Callable:
     """
 
     def compute(key, code, work):
-        value = function(work)
+        value = _plain(function(work))
         return {"value": value, "digest": digest(value)}
 
     compute.__name__ = compute.__qualname__ = function.__qualname__.replace(".", "_")

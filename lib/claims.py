@@ -1,6 +1,8 @@
 """Published-versus-here: one row a claim, with a verdict that is computed, never typed."""
 
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
 
 import pandas as pd
 
@@ -40,19 +42,30 @@ def below(low: float, high: float, threshold: float) -> str:
     return above(-high, -low, -threshold)
 
 
-def both(*verdicts: str) -> str:
-    """Verdict of "all of these hold"."""
-    return next((v for v in ("contradicted", "not run", "inconclusive") if v in verdicts), "reproduced")
+def all_of(verdicts: Iterable[str]) -> str:
+    """Verdict of "all of these hold"; of none, "not run"."""
+    found = _checked(verdicts)
+    return next((v for v in ("contradicted", "not run", "inconclusive") if v in found), "reproduced") if found else "not run"
 
 
-def any_of(verdicts) -> str:
-    """Verdict of "at least one of these holds"."""
-    verdicts = list(verdicts)
-    return next((v for v in ("reproduced", "inconclusive", "not run") if v in verdicts), "contradicted")
+def any_of(verdicts: Iterable[str]) -> str:
+    """Verdict of "at least one of these holds"; of none, "not run"."""
+    found = _checked(verdicts)
+    return next((v for v in ("reproduced", "inconclusive", "not run") if v in found), "contradicted") if found else "not run"
+
+
+def _checked(verdicts: Iterable[str]) -> list[str]:
+    found = list(verdicts)
+    wrong = [v for v in found if v not in VERDICTS]
+    if wrong:
+        raise InputError(f"verdict {wrong[0]!r} is none of {', '.join(VERDICTS)}.")
+    return found
 
 
 def within(here: float, published: float, tolerance: float) -> str:
     """Verdict where subject and corpus equal the paper's: the number itself is compared."""
+    if not math.isfinite(here):
+        return "inconclusive"
     return "reproduced" if abs(here - published) <= tolerance else "contradicted"
 
 
@@ -87,7 +100,13 @@ def collate() -> pd.DataFrame:
     frames = []
     for path in sorted((DATA / "results").glob("*/*/*/claims.csv")):
         profile, model, notebook = path.parts[-4:-1]
-        frame = pd.read_csv(path, keep_default_na=False)
+        try:
+            frame = pd.read_csv(path, keep_default_na=False)
+            whole = list(frame) == [f.name for f in fields(Claim)] and frame.verdict.isin(VERDICTS).all()
+        except (ValueError, OSError):  # pandas' parser errors are ValueErrors
+            whole = False
+        if not whole:
+            raise InputError(f"{path.relative_to(DATA)} is damaged: delete it and run its notebook again.")
         frames.append(frame.assign(profile=profile, model=model, notebook=notebook))
     columns = ["paper", "section", "claim", "published", "here", "verdict", "note", "profile", "model", "notebook"]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)

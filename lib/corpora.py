@@ -139,9 +139,11 @@ def _gutenberg(book: str) -> Callable[[], list[str]]:
 
 
 def _chunks(text: str, size: int = 10_000) -> list[str]:
-    """Text in pieces of at least `size` characters that end with a paragraph."""
+    """Text in pieces of at least `size` characters that end with a paragraph (a line, or anywhere, where those are longer)."""
+    paragraphs = [part for p in text.split("\n\n") for part in (p.split("\n") if len(p) > 2 * size else [p])]
+    paragraphs = [part[i : i + size] for part in paragraphs for i in range(0, max(1, len(part)), size)]
     pieces, piece = [], ""
-    for paragraph in text.split("\n\n"):
+    for paragraph in paragraphs:
         piece += paragraph + "\n\n"
         if len(piece) >= size:
             pieces, piece = [*pieces, piece.strip()], ""
@@ -167,18 +169,29 @@ PRESETS = {
 
 def check_corpus(name: str) -> None:
     """Raise InputError unless `name` is a known corpus or the path of a text file; loads nothing."""
-    if name not in {**EMBEDDED, **PRESETS} and not Path(name).is_file():
+    if not isinstance(name, str):
+        raise InputError(f"corpus {name!r} is no text: give a name or the path of a text file.")
+    if len(name) < 4096 and Path(name).is_dir():
+        raise InputError(f"corpus {name!r} is a folder: give the path of one text file.")
+    if name not in {**EMBEDDED, **PRESETS} and not (len(name) < 4096 and Path(name).is_file()):
         raise unknown("corpus", name, [*EMBEDDED, *PRESETS, "or the path of a text file"])
 
 
-@cache
 def load_corpus(name: str) -> Corpus:
     """The corpus of that name, or of the text file at that path. Raises InputError if it cannot be had."""
     check_corpus(name)
-    source = {**EMBEDDED, **PRESETS}.get(name)
-    loaded = source() if source else _chunks(Path(name).read_text(errors="replace"))
-    fit, held_out = loaded if isinstance(loaded, tuple) else _cut(loaded)
-    return Corpus(Path(name).stem if not source else name, fit, held_out)
+    if name in {**EMBEDDED, **PRESETS}:
+        return _named(name)
+    text = Path(name).read_text(errors="replace")
+    if "\0" in text or text.count("\ufffd") > len(text) / 100:
+        raise InputError(f"corpus {name!r} is not a text file: give one in UTF-8.")
+    return Corpus(Path(name).stem, *_cut(_chunks(text)))
+
+
+@cache
+def _named(name: str) -> Corpus:
+    loaded = {**EMBEDDED, **PRESETS}[name]()
+    return Corpus(name, *(loaded if isinstance(loaded, tuple) else _cut(loaded)))
 
 
 def _cut(documents: list[str]) -> tuple[list[str], list[str]]:
@@ -196,6 +209,9 @@ def windows(documents: Iterable[str], tokenizer, n_tokens: int, seq_len: int, wh
 
     Documents are tokenized only as far as needed. Raises InputError when there are fewer tokens than asked for.
     """
+    if seq_len < 2 or n_tokens < seq_len:
+        raise InputError(f"{n_tokens} tokens in windows of {seq_len} make no window: ask for at least one window of two tokens.")
+    documents = [documents] if isinstance(documents, str) else documents
     ids: list[int] = []
     wanted = n_tokens // seq_len * seq_len
     for document in documents:
@@ -203,8 +219,8 @@ def windows(documents: Iterable[str], tokenizer, n_tokens: int, seq_len: int, wh
             break
         # Very long texts only warn about the model's context length, which windows never reach.
         ids += tokenizer(document + "\n\n", add_special_tokens=False, verbose=False)["input_ids"]
-    if len(ids) < max(wanted, seq_len):
+    if len(ids) < wanted:
         raise InputError(
-            f"{what} has {len(ids):,} tokens but {max(n_tokens, seq_len):,} were asked for: choose a smaller profile or a longer corpus."
+            f"{what} has {len(ids):,} tokens but {n_tokens:,} were asked for: choose a smaller profile or a longer corpus."
         )
     return torch.tensor(ids[:wanted]).view(-1, seq_len)

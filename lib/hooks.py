@@ -26,7 +26,7 @@ def record(subject: Subject, on_ffn: OnFFN | None = None, on_residual: OnResidua
     chosen = range(len(subject)) if blocks is None else blocks
     handles = []
     try:
-        for block in (subject.blocks[i] for i in chosen):
+        for block in [get_block(subject, i) for i in chosen]:
             if on_ffn:
                 hook = lambda _, args, y, i=block.index: on_ffn(i, args[0].detach(), y.detach())  # noqa: E731
                 handles.append(block.ffn.register_forward_hook(hook))
@@ -49,6 +49,8 @@ def capture(subject: Subject, windows: torch.Tensor, blocks: Sequence[int], batc
 
     For whole-model statistics use moments, which need no rows. Raises InputError for a block that does not exist.
     """
+    subject.check(windows)
+    blocks = list(dict.fromkeys(blocks))
     for index in blocks:
         get_block(subject, index)
     rows: dict[int, list] = {i: [] for i in blocks}
@@ -73,16 +75,36 @@ def forward_body(subject: Subject, tokens: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def swap(block: Block, module: nn.Module) -> Iterator[None]:
-    """Put `module` in the place of the block's FFN; the original returns however the body ends."""
+    """Put `module` in the place of the block's FFN; the original returns however the body ends.
+
+    Raises InputError if `module` does not map the FFN's shape to itself.
+    """
     original = block.ffn
-    weight = next(original.parameters(), None)
-    if weight is not None and module is not original:
-        module = module.to(weight.device)
+    if module is not original:
+        module = _fitting(block, module)
     setattr(block.layer, block.ffn_name, module)
     try:
         yield
     finally:
         setattr(block.layer, block.ffn_name, original)
+
+
+def _fitting(block: Block, module: nn.Module) -> nn.Module:
+    """`module` in eval mode on the block's device, once it has shown that it keeps [1, 2, d_model]."""
+    like = next(block.layer.parameters())
+    if not isinstance(module, nn.Module):
+        raise InputError(f"block {block.index}: a {type(module).__name__} cannot be swapped in; give a torch.nn.Module.")
+    module = module.to(like.device).eval()
+    x = torch.zeros(1, 2, block.d_model, device=like.device, dtype=like.dtype)
+    try:
+        with torch.no_grad():
+            y = module(x)
+        why = f"it maps {tuple(x.shape)} to {tuple(y.shape)}" if y.shape != x.shape else f"it gives {y.dtype}, not {x.dtype}" if y.dtype != x.dtype else ""
+    except Exception as error:  # whatever the reader's module raises is the reason
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if why:
+        raise InputError(f"block {block.index}: {type(module).__name__} cannot stand in for an FFN of width {block.d_model} ({why}).")
+    return module
 
 
 class Replay(nn.Module):
@@ -103,8 +125,16 @@ class Replay(nn.Module):
             return getattr(self.__dict__["stands_for"], name)
 
     def forward(self, *args, **kwargs):
-        hidden = _hidden(args, kwargs) if self.hidden is None else self.hidden
+        hidden = _hidden(args, kwargs)
+        if self.hidden is not None:
+            hidden = _same_shape(self.hidden, hidden)
         return (hidden, None) if self.returns_tuple else hidden
+
+
+def _same_shape(given: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    if given.shape != expected.shape:
+        raise InputError(f"cannot resume from a residual stream of shape {tuple(given.shape)}: the tokens given need {tuple(expected.shape)}.")
+    return given
 
 
 @contextlib.contextmanager
@@ -117,6 +147,13 @@ def resume(subject: Subject, start: int, hidden: torch.Tensor) -> Iterator[None]
     get_block(subject, start)
     layers = [b.layer for b in subject.blocks[:start]]
     container = find_layers(subject.model)
+
+    def substitute(_, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        stream = _same_shape(hidden, _hidden(args, kwargs))
+        return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+
+    # No layer stands before block 0, so its own input is replaced.
+    handle = subject.blocks[0].layer.register_forward_pre_hook(substitute, with_kwargs=True) if start == 0 else None
     try:
         for i, layer in enumerate(layers):
             container[i] = Replay(layer, hidden if i == 0 else None, subject.layers_return_tuples)
@@ -124,3 +161,5 @@ def resume(subject: Subject, start: int, hidden: torch.Tensor) -> Iterator[None]
     finally:
         for i, layer in enumerate(layers):
             container[i] = layer
+        if handle is not None:
+            handle.remove()

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 
 from lib.errors import InputError
-from lib.surrogates import AffineMap, Score
+from lib.surrogates import AffineMap, Score, varying
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Moments:
         both = torch.cat([x - mean_x, y - mean_y], 1)
         gram = both[:, : len(mean_x)].T @ both  # one product for Sxx and Sxy: [d_in, d_in + d_out]
         sxx, sxy = gram.split([len(mean_x), len(mean_y)], 1)
-        return cls(len(x), mean_x, mean_y, sxx, sxy, both[:, len(mean_x) :].square().sum(0))
+        return cls(len(x), mean_x, mean_y, sxx, sxy, varying(both[:, len(mean_x) :].square().sum(0), mean_y, len(x)))
 
     def __add__(self, other: "Moments") -> "Moments":
         return self._merge(other, +1)
@@ -58,7 +58,7 @@ class Moments:
             self.mean_y + dy * (sign * other.n / n),
             (self.sxx + sign * other.sxx).addr_(dx, dx, alpha=between),
             (self.sxy + sign * other.sxy).addr_(dx, dy, alpha=between),
-            (self.syy + sign * other.syy + between * dy.square()).clamp_min_(0),
+            varying(self.syy + sign * other.syy + between * dy.square(), self.mean_y, n),
         )
 
     @cached_property
@@ -84,7 +84,12 @@ class Moments:
         return len(self._eigen[0])
 
     def fit(self, ridge: float = 0.0) -> AffineMap:
-        """The ridge map V (e+λ)⁻¹ Vᵀ Sxy (Balogh Eq. 3 by way of the moments); ridge 0 is exact least squares (Whipp §3.2)."""
+        """The ridge map V (e+λ)⁻¹ Vᵀ Sxy (Balogh Eq. 3 by way of the moments); ridge 0 is exact least squares (Whipp §3.2).
+
+        Raises InputError for a negative ridge.
+        """
+        if not ridge >= 0:
+            raise InputError(f"ridge {ridge} is not possible: use 0 for least squares, or a positive number.")
         e, v = self._eigen
         weight = v @ ((v.T @ self.sxy) / (e + ridge)[:, None])
         return AffineMap(weight, self.mean_y - self.mean_x @ weight)

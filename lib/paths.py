@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
 # Caches can be large; a cluster user points this at scratch space.
-CACHE = Path(os.environ.get("NONLINEARITY_CACHE", DATA / "cache"))
+CACHE = Path(os.environ.get("NONLINEARITY_CACHE") or DATA / "cache")
 
 
 @contextlib.contextmanager

@@ -9,9 +9,11 @@ from scipy import stats
 from torch import nn
 
 from lib.cache import as_numpy, cached, digest
-from lib.hooks import record, resume, swap
+from lib.errors import InputError
+from lib.hooks import get_block, record, resume, swap
 from lib.progress import progress
 from lib.subjects import Subject
+from lib.surrogates import AffineMap
 
 
 def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor, chunk: int = 128) -> torch.Tensor:
@@ -30,12 +32,16 @@ def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor, chunk: int = 1
 @torch.no_grad()
 def token_losses(subject: Subject, windows: torch.Tensor, batch: int = 16) -> torch.Tensor:
     """Losses of the model as it stands on `windows` [n, seq_len]: float64 [n, seq_len-1], nats, on the CPU."""
+    subject.check(windows)
     return torch.cat([_losses(subject, chunk) for chunk in windows.split(batch)])
 
 
 def _losses(subject: Subject, tokens: torch.Tensor) -> torch.Tensor:
     tokens = tokens.to(subject.device)
-    return next_token_losses(subject.model(tokens, use_cache=False).logits, tokens).cpu()
+    losses = next_token_losses(subject.model(tokens, use_cache=False).logits, tokens).cpu()
+    if not torch.isfinite(losses).all():
+        raise InputError(f"the loss of {subject.name} is not finite at token {int((~torch.isfinite(losses)).flatten().nonzero()[0])}: check its weights and the swapped module.")
+    return losses
 
 
 def perplexity(losses: torch.Tensor | np.ndarray) -> float:
@@ -49,13 +55,16 @@ def swap_sweep(subject: Subject, windows: torch.Tensor, maps: Mapping[int, nn.Mo
     One plain forward pass per batch records the residual stream at every block; each swapped evaluation resumes there, so the
     prefix of the network is never repeated. Each batch is cached when it is done, so a killed sweep resumes.
     """
-    maps = {i: maps[i] for i in sorted(maps)}
+    subject.check(windows)
+    maps = {i: maps[i] for i in sorted(maps) if get_block(subject, i)}
+    # A module is more than its weights, so only the maps of this package are cached.
+    measure = _sweep_batch if all(type(m) is AffineMap for m in maps.values()) else lambda _, work: _sweep_batch.__wrapped__(work)
     weights = digest([dict(m.state_dict()) for m in maps.values()])
     rows = []
     with progress(total=len(windows) * len(maps), desc=f"swapping {len(maps)} FFNs in turn", unit="window") as bar:
         for chunk in windows.split(batch):
             key = {"subject": subject.key, "windows": digest(chunk), "blocks": list(maps), "maps": weights, "device": subject.device.type}
-            rows.append(_sweep_batch(key, (subject, chunk, maps, bar)))
+            rows.append(measure(key, (subject, chunk, maps, bar)))
             bar.update(sum(len(r["base"]) for r in rows) * len(maps) - bar.n)  # a batch from the cache moved no bar
     base = np.concatenate([r["base"] for r in rows])
     return base, {i: np.concatenate([r["losses"][k] for r in rows]) for k, i in enumerate(maps)}

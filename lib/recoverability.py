@@ -34,7 +34,8 @@ def fold_moments(subject: Subject, windows: torch.Tensor, n_folds: int = 5, batc
     Each fold is cached when it is done, so a killed run resumes at the fold it was in. The last fold is the held-out tail.
     Memory is O(n_folds · n_blocks · d²) however long the corpus. Raises InputError if there are fewer windows than folds.
     """
-    if not 2 <= n_folds <= len(windows):
+    subject.check(windows)
+    if not isinstance(n_folds, int) or not 2 <= n_folds <= len(windows):
         raise InputError(f"{len(windows)} windows cannot be cut into {n_folds} folds: use at least 2 folds and no more than windows.")
     folds, done = [], 0
     with progress(total=len(windows), desc=f"statistics of {len(subject)} FFNs", unit="window") as bar:
@@ -64,6 +65,7 @@ def recoverability(subject: Subject, windows: torch.Tensor, n_folds: int = 5, ba
     The headline number fits on all but the last fold and scores on it (Whipp §4: a fixed tail of 20%); each fold in turn
     then gives the data-split interval (Whipp §5.7).
     """
+    subject.check(windows)
     key = {"subject": subject.key, "windows": digest(windows), "folds": n_folds, "batch": batch, "ridge": ridge, "device": subject.device.type}
     found = _measure(key, (subject, windows, n_folds, batch, ridge))
     maps = {i: AffineMap(torch.from_numpy(w), torch.from_numpy(b)) for i, (w, b) in enumerate(found["maps"])}
@@ -112,6 +114,8 @@ def adjacent_steps(folds: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     The intervals hold jointly at `level` (Bonferroni over the steps), so any one outside zero is evidence of a rise or a fall.
     """
     steps = folds.pivot_table(index="fold", columns="block", values="r2").diff(axis=1).iloc[:, 1:]
+    if steps.empty:
+        raise InputError("a model of one block has no steps in depth: this needs at least two.")
     return paired_interval(steps, 1 - (1 - level) / steps.shape[1]).rename_axis("block").rename(columns={"mean": "step"}).reset_index()
 
 

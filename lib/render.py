@@ -87,12 +87,12 @@ def with_scorecard(readme: str) -> str:
     """The README with data/results/scorecard.csv as a table between its two markers."""
     begin, end = "<!-- scorecard: written by make render -->\n", "<!-- end of scorecard -->"
     path = DATA / "results" / "scorecard.csv"
-    if not path.exists() or begin not in readme:
+    if not path.exists() or readme.count(begin) != 1 or end not in readme.split(begin)[1]:
         return readme
     rows = pd.read_csv(path, keep_default_na=False)[["paper", "section", "claim", "published", "here", "verdict"]]
-    lines = ["| " + " | ".join(map(str, row)) + " |" for row in [rows.columns, ["---"] * rows.shape[1], *rows.to_numpy()]]
+    lines = ["| " + " | ".join(str(c).replace("|", "\\|").replace("\n", " ") for c in row) + " |" for row in [rows.columns, ["---"] * rows.shape[1], *rows.to_numpy()]]
     head, rest = readme.split(begin)
-    return head + begin + "\n".join(lines) + "\n" + end + rest.split(end)[1]
+    return head + begin + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1]
 
 
 def index(target: Path, notebooks: list[Path]) -> None:
@@ -114,9 +114,11 @@ def index(target: Path, notebooks: list[Path]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m lib.render", description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=["run", "commit", "index"])
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", help="first digits of a notebook's name (run, commit), or a page and its notebooks (index)")
     given, options = parser.parse_known_args(arguments)
     if given.action == "index":
+        if len(given.names) < 2:
+            parser.error("index needs the page to write and at least one notebook")
         return index(Path(given.names[0]), [Path(n) for n in given.names[1:]])
     for source in find(given.names[0] if given.names else ""):
         if given.action == "commit":

@@ -20,7 +20,7 @@ from lib.corpora import check_corpus
 from lib.errors import InputError, unknown
 from lib.paths import DATA, ROOT, whole
 from lib.profiles import Profile, get_profile
-from lib.subjects import check_subject
+from lib.subjects import TINY, check_subject
 
 # Set by `make render`: this run makes what the repository shows.
 COMMITTING = "NONLINEARITY_COMMITTING"
@@ -93,8 +93,8 @@ def start(slug: str, profile: str, model: str | None = None, corpus: str | None 
     report = Report(slug, chosen, model or chosen.subject, corpus or chosen.corpus, seed)
     check_subject(report.model)
     check_corpus(report.corpus)
-    if not isinstance(seed, int):
-        raise InputError(f"seed {seed!r} is no whole number: give one, for example 42.")
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise InputError(f"seed {seed!r} is no whole number from 0 to 2³²-1: give one, for example 42.")
     plots.style()
     return report
 
@@ -153,6 +153,9 @@ def label(profile: Profile, model: str, corpus: str, seed: int) -> str:
 
 
 def slugify(name: str) -> str:
-    """A name that can stand in a path."""
-    return re.sub(r"[^\w.-]+", "-", Path(name).name if Path(name).is_dir() else name).strip("-")
+    """A name that can stand in a path; a folder or file gets a digest of its place, for two of them may share a name."""
+    path = Path(name)
+    if path.exists() and name not in TINY:
+        name = f"{path.resolve().name}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}"
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "unnamed"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lib.assets import smollm2_folder
@@ -38,8 +39,10 @@ class Subject:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     blocks: tuple[Block, ...]
-    key: str
-    """digest of the weights: what a cached result of this subject depends on"""
+    loaded_key: str
+    """digest of weights and configuration as they were loaded"""
+    loaded_state: tuple
+    """what the module tree looked like then: see `key`"""
     parallel: bool
     """whether attention and FFN read the same residual stream (GPT-NeoX, GPT-J) rather than one after the other"""
     layers_return_tuples: bool
@@ -53,6 +56,26 @@ class Subject:
     def device(self) -> torch.device:
         return self.model.get_input_embeddings().weight.device
 
+    @property
+    def key(self) -> str:
+        """What a cached result of this subject depends on: the model as it stands now, with swaps and edits of weights."""
+        if _state(self.model) == self.loaded_state:
+            return self.loaded_key
+        return f"{_tensors_key(self.model)}-{hashlib.sha256(repr(self.model).encode()).hexdigest()[:8]}"
+
+    def check(self, windows: torch.Tensor) -> None:
+        """Raise InputError unless `windows` are token windows [n, seq_len] that this model can read."""
+        if windows.dim() != 2 or windows.is_floating_point() or not len(windows) or windows.shape[1] < 2:
+            raise InputError(f"windows of shape {tuple(windows.shape)} and type {windows.dtype} cannot be read: give integer tokens [n, seq_len], "
+                             "at least one window of two tokens.")  # fmt: skip
+        config = self.model.config.get_text_config()
+        context = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+        if context and windows.shape[1] > context:
+            raise InputError(f"windows of {windows.shape[1]} tokens exceed the context of {self.name}, {context}: use a smaller seq_len.")
+        vocabulary = self.model.get_input_embeddings().num_embeddings
+        if windows.min() < 0 or windows.max() >= vocabulary:
+            raise InputError(f"token {int(windows.max())} is not in the {vocabulary:,} tokens of {self.name}: use its own tokenizer.")
+
     def __len__(self) -> int:
         return len(self.blocks)
 
@@ -64,7 +87,9 @@ class Subject:
 
 def check_subject(name: str) -> None:
     """Raise InputError for a name that cannot be a model: neither embedded, nor a preset, a folder or `owner/name`."""
-    if name in EMBEDDED or name in PRESETS or Path(name).is_dir():
+    if not isinstance(name, str):
+        raise InputError(f"model {name!r} is no text: give a name or the path of a folder.")
+    if name in EMBEDDED or name in PRESETS or (name and Path(name).is_dir()):
         return
     if name.startswith((".", "/", "~")):
         raise InputError(f"model {name!r} is no folder: give the path of a folder written by save_pretrained, or a name.")
@@ -82,27 +107,36 @@ def load_subject(name: str, device: str | None = None, dtype: torch.dtype = torc
     where = _locate(name)
     try:
         with _quiet():
-            model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, device_map=device_map, use_safetensors=True)
+            model, loading = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True)
             tokenizer = AutoTokenizer.from_pretrained(where)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
         why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise InputError(
-            f"model {name!r} could not be loaded ({why}): check the name and the network, or use one of "
-            f"{', '.join(EMBEDDED)}, which need no hub."
-        ) from None
+        way = "save it again with save_pretrained (safetensors)" if Path(name).is_dir() else "check the name and the network"
+        raise InputError(f"model {name!r} could not be loaded ({why}): {way}, or use one of {', '.join(EMBEDDED)}, which need no hub.") from None
+    lost = sorted(str(k) for kind in ("missing_keys", "mismatched_keys") for k in loading.get(kind, ()))
+    if lost:
+        raise InputError(f"model {name!r} lacks {len(lost)} of its weights ({lost[0]}, …), which would be random: save it again with save_pretrained.")
+    if len(tokenizer) < 2:
+        raise InputError(f"model {name!r} has no tokenizer beside its weights: save one into the same folder.")
     if device_map is None:
         model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     label = Path(name).name if Path(name).is_dir() else name
-    return as_subject(model, tokenizer, label, key=f"{_weights_key(where, model)}-{dtype}")
+    return as_subject(model, tokenizer, label, key=f"{_weights_key(where, model)}-{dtype}-{_config_key(model)}")
 
 
 def as_subject(model: PreTrainedModel, tokenizer=None, name: str = "model", key: str | None = None) -> Subject:
     """View an already loaded model as a Subject. Raises InputError if its blocks or FFNs are not recognised."""
     model.eval().requires_grad_(False)
+    broken = next((n for n, p in model.named_parameters() if not torch.isfinite(p).all()), None)
+    if broken:
+        raise InputError(f"weight {broken} of {name} is not finite: load the model in float32, or save its weights again.")
     layers, d_model = find_layers(model), model.get_input_embeddings().weight.shape[1]
     hidden = getattr(model.config.get_text_config(), "hidden_size", d_model)
     blocks = tuple(Block(i, layer, find_ffn(layer, hidden, i), hidden) for i, layer in enumerate(layers))
-    return Subject(name, model, tokenizer, blocks, key or _weights_key(None, model), *_behaviour(model, blocks))
+    key = key or f"{_tensors_key(model)}-{model.dtype}-{_config_key(model)}"
+    return Subject(name, model, tokenizer, blocks, key, _state(model), *_behaviour(model, blocks))
 
 
 def _locate(name: str) -> str:
@@ -111,14 +145,28 @@ def _locate(name: str) -> str:
     return str(DATA / "models" / name) if name in TINY else PRESETS.get(name, name)
 
 
-def _weights_key(where: str | None, model: PreTrainedModel) -> str:
+def _state(model: PreTrainedModel) -> tuple:
+    """Cheap witness of the module tree: types, and address and version (in-place edits count it up) of every tensor."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return tuple((n, type(m)) for n, m in model.named_modules()), tuple((n, t.data_ptr(), t._version) for n, t in tensors)
+
+
+def _config_key(model: PreTrainedModel) -> str:
+    return hashlib.sha256(f"{type(model).__name__}{model.config.to_json_string()}".encode()).hexdigest()[:8]
+
+
+def _weights_key(where: str, model: PreTrainedModel) -> str:
     """Digest of the weights: of the files where they are local, else the hub's commit, else of the tensors."""
-    files = sorted(Path(where).glob("*.safetensors")) if where else []
+    files = sorted(Path(where).glob("*.safetensors"))
     if files:
         return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()[:16]
     commit = getattr(model.config, "_commit_hash", None)
     if commit:
         return f"{where}@{commit}"
+    return _tensors_key(model)
+
+
+def _tensors_key(model: PreTrainedModel) -> str:
     state = hashlib.sha256()
     for tensor in model.state_dict().values():
         state.update(tensor.detach().cpu().float().numpy().tobytes())

@@ -39,6 +39,14 @@ def svd_ridge(x: torch.Tensor, y: torch.Tensor, ridge: float = 0.01) -> AffineMa
     return AffineMap(weight, mean_y - mean_x @ weight)  # Balogh Eq. 4
 
 
+def varying(squares: torch.Tensor, mean: torch.Tensor, n: int) -> torch.Tensor:
+    """Sums of n squared deviations [d], with those that are only rounding about a constant set to 0.
+
+    A constant such as 0.1 has no exact mean; what is left is below 1e-12 of its size, far under float32's own resolution.
+    """
+    return torch.where(squares <= n * (1e-12 * mean).square(), 0.0, squares)  # nan stays nan
+
+
 @dataclass(frozen=True)
 class Score:
     """How well a map predicts held-out rows."""
@@ -76,4 +84,5 @@ def score_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Score:
     """Score any map on rows x [n, d_in], y [n, d_out], in float64 sums."""
     with torch.no_grad():
         error = (y.double() - model(x).double()).square().sum(0)
-    return Score.of(error, (y.double() - y.double().mean(0)).square().sum(0), len(y))
+    mean = y.double().mean(0)
+    return Score.of(error, varying((y.double() - mean).square().sum(0), mean, len(y)), len(y))

@@ -94,9 +94,12 @@ def test_resume_equals_the_full_forward(subject):
 
 def test_resume_takes_the_stream_it_is_given_and_restores_after_an_exception(subject):
     before = logits(subject)
-    with pytest.raises(RuntimeError), resume(subject, 2, torch.zeros(2, 9, 32)):
-        assert not torch.allclose(logits(subject), before)
-        raise RuntimeError
+    for start in (0, 2):
+        with pytest.raises(RuntimeError), resume(subject, start, torch.ones(2, 9, 32)):
+            assert not torch.allclose(logits(subject), before)
+            raise RuntimeError
+        with pytest.raises(InputError, match="cannot resume from a residual stream of shape"), resume(subject, start, torch.ones(1, 9, 32)):
+            logits(subject)
     assert torch.equal(logits(subject), before)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,16 +10,20 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lib import assets, cache, claims, corpora, report
 from lib.assets import Asset, fetch
 from lib.corpora import load_corpus, windows
 from lib.errors import InputError
-from lib.hooks import capture
-from lib.paths import ROOT, sha256, whole
+from lib.hooks import capture, swap
+from lib.moments import Moments
+from lib.paths import DATA, ROOT, sha256, whole
+from lib.perplexity import swap_sweep
 from lib.profiles import get_profile
+from lib.rank import rank_profile
 from lib.recoverability import recoverability
-from lib.subjects import load_subject
+from lib.subjects import as_subject, load_subject
 
 
 @pytest.mark.parametrize(("call", "says"), [
@@ -48,7 +53,7 @@ def test_an_unreachable_hub(monkeypatch):
         load_subject("gpt2")
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("no route")))
     with pytest.raises(InputError, match=r"could not be loaded from the Hugging Face hub \(ConnectionError\)"):
-        load_corpus.__wrapped__("wikitext-2")
+        corpora._named.__wrapped__("wikitext-2")
 
 
 def test_a_corpus_shorter_than_the_budget_says_both_numbers(tiny_gpt2):
@@ -230,3 +235,123 @@ def test_papermill_stops_before_work_on_a_misspelt_parameter(tmp_path):
 
 def test_corpora_have_one_name_each():
     assert not set(corpora.EMBEDDED) & set(corpora.PRESETS)
+
+
+def test_a_changed_model_does_not_hit_the_results_of_another(tiny_windows):
+    subject, windows = load_subject("tiny-gpt2"), tiny_windows[:10]
+    plain = recoverability(subject, windows).table.r2_lin
+    with swap(subject.blocks[0], torch.nn.Linear(128, 128)):
+        assert recoverability(subject, windows).table.r2_lin[0] > 0.999 > plain[0]
+    assert recoverability(subject, windows).table.r2_lin.equals(plain)
+    key = subject.key
+    with torch.no_grad():
+        subject.blocks[2].ffn.c_proj.weight.mul_(2)
+    assert subject.key != key
+    other = load_subject("tiny-gpt2").model
+    other.config.activation_function = "relu"
+    assert as_subject(other).key != as_subject(load_subject("tiny-gpt2").model).key
+
+
+def test_modules_without_weights_are_told_apart(tiny_gpt2, tiny_windows):
+    class Zero(torch.nn.Module):
+        def forward(self, x):
+            return 0 * x
+
+    losses = [swap_sweep(tiny_gpt2, tiny_windows[:2], {3: m})[1][3].mean() for m in (torch.nn.Identity(), Zero())]
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize(("module", "says"), [
+    (torch.nn.Linear(128, 1), "it maps .* to"), (torch.nn.Linear(64, 128), "cannot stand in for an FFN of width 128"),
+    (torch.nn.Linear(128, 128).double(), "cannot stand in"), (torch.tanh, "cannot be swapped in; give a torch.nn.Module"),
+])  # fmt: skip
+def test_a_module_that_does_not_fit_is_refused_and_the_ffn_stays(tiny_gpt2, module, says):
+    ffn = tiny_gpt2.blocks[1].ffn
+    with pytest.raises(InputError, match=f"block 1: .*{says}"), swap(tiny_gpt2.blocks[1], module):
+        pytest.fail("swapped")
+    assert tiny_gpt2.blocks[1].ffn is ffn
+
+
+@pytest.mark.parametrize(("windows_", "says"), [
+    (torch.ones(2, 300, dtype=torch.long), "windows of 300 tokens exceed the context of tiny-gpt2, 256"),
+    (torch.full((1, 8), 5000), r"token 5000 is not in the 4,096 tokens"),
+    (torch.ones(0, 8, dtype=torch.long), "at least one window"), (torch.ones(8, dtype=torch.long), "cannot be read"),
+    (torch.ones(2, 8), "cannot be read"),
+])  # fmt: skip
+def test_windows_that_the_model_cannot_read(tiny_gpt2, windows_, says):
+    for call in (lambda: recoverability(tiny_gpt2, windows_), lambda: capture(tiny_gpt2, windows_, [0]), lambda: swap_sweep(tiny_gpt2, windows_, {})):
+        with pytest.raises(InputError, match=says):
+            call()
+
+
+def damaged(folder, change):
+    """A copy of tiny-gpt2 whose tensors were changed."""
+    shutil.copytree(DATA / "models" / "tiny-gpt2", folder)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return str(folder)
+
+
+def test_damaged_model_folders(tmp_path):
+    lacking = damaged(tmp_path / "lacking", lambda t: t.pop("transformer.h.3.mlp.c_fc.weight"))
+    with pytest.raises(InputError, match=r"lacks 1 of its weights \(transformer.h.3.mlp.c_fc.weight"):
+        load_subject(lacking)
+    broken = damaged(tmp_path / "broken", lambda t: t["transformer.h.3.mlp.c_fc.bias"].fill_(float("nan")))
+    with pytest.raises(InputError, match=r"weight transformer.h.3.mlp.c_fc.bias of broken is not finite"):
+        load_subject(broken)
+    cut = tmp_path / "cut"
+    shutil.copytree(DATA / "models" / "tiny-gpt2", cut)
+    (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"model .*cut' could not be loaded .* save it again"):
+        load_subject(str(cut))
+    assert load_subject(damaged(tmp_path / "whole", lambda t: None)).name == "whole"
+
+
+def test_text_files_are_read_anew_and_binary_ones_refused(tmp_path, tiny_gpt2):
+    path = tmp_path / "mine.txt"
+    path.write_text("first " * 9000)  # one long line
+    assert load_corpus(str(path)).fit[0].startswith("first")
+    path.write_text("second " * 9000)
+    assert load_corpus(str(path)).fit[0].startswith("second")
+    path.write_bytes(bytes(range(256)) * 200)
+    with pytest.raises(InputError, match="is not a text file"):
+        load_corpus(str(path))
+    with pytest.raises(InputError, match="is a folder"):
+        load_corpus(str(tmp_path))
+    with pytest.raises(InputError, match="make no window"):
+        windows(["text"], tiny_gpt2.tokenizer, 100, 128)
+    assert torch.equal(windows("some text " * 50, tiny_gpt2.tokenizer, 32, 16), windows(["some text " * 50], tiny_gpt2.tokenizer, 32, 16))
+
+
+def test_runs_of_different_things_have_different_folders(tmp_path):
+    for name in ("a/one", "b/one"):
+        (tmp_path / name).mkdir(parents=True)
+    profile = get_profile("smoke")
+    labels = [report.label(profile, *run) for run in [
+        ("tiny-gpt2", "wikipedia-sample", 42), ("tiny-gpt2", "wikipedia-sample", 43), ("tiny-gpt2", "king-james", 42),
+        (str(tmp_path / "a/one"), "wikipedia-sample", 42), (str(tmp_path / "b/one"), "wikipedia-sample", 42)]]  # fmt: skip
+    assert len(set(labels)) == 5 and labels[0] == "tiny-gpt2" and not any("/" in name or name.startswith(".") for name in labels)
+
+
+def test_a_constant_that_binary_cannot_hold_is_still_constant(tiny_gpt2):
+    x = torch.randn(500, 6, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.ones(6, 4)
+    y[:, 2] = 0.1
+    train, tail = Moments.of(x[:400], y[:400]), Moments.of(x[400:], y[400:])
+    assert tail.score(train.fit()).n_undefined == 1 and rank_profile(train, tail, standardized=True).r2[-1] > 0.999
+    merged = Moments.of(x[:200], y[:200]) + Moments.of(x[200:], y[200:]) - Moments.of(x[200:], y[200:])
+    assert merged.syy[2] == 0 and merged.syy[0] > 0
+    with pytest.raises(InputError, match="ridge -1 is not possible"):
+        train.fit(-1)
+
+
+def test_a_damaged_claims_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "DATA", tmp_path)
+    folder = tmp_path / "results" / "study" / "m" / "01_x"
+    folder.mkdir(parents=True)
+    claims.table([claims.Claim("p", "s", "c", "1", "a | b", "reproduced")]).to_csv(folder / "claims.csv", index=False)
+    assert claims.collate().model.tolist() == ["m"]
+    (folder / "claims.csv").write_text("paper,section\n1")
+    with pytest.raises(InputError, match=r"results/study/m/01_x/claims.csv is damaged"):
+        claims.collate()
