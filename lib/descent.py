@@ -5,14 +5,13 @@ any number of steps is known in closed form from the moments.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 
 from lib.cache import cached, digest
-from lib.errors import InputError
+from lib.errors import unknown
 from lib.moments import Moments
 from lib.progress import progress
 from lib.surrogates import AffineMap, score_rows
@@ -20,20 +19,8 @@ from lib.surrogates import AffineMap, score_rows
 Rows = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a linear layer is trained."""
-
-    optimizer: str
-    """sgd: constant learning rate, the best of three fractions of the stable limit. adamw: learning rate 1e-3"""
-    whitened: bool = False
-    """whether x is replaced by its coordinates in the eigenbasis of its covariance, each scaled to variance 1"""
-
-    @property
-    def label(self) -> str:
-        return f"{ {'sgd': 'SGD', 'adamw': 'AdamW'}[self.optimizer] }, {'whitened' if self.whitened else 'raw'} inputs"
-
-
+# Constant learning rates. SGD: the best of three fractions of the stable limit, chosen in a pilot; AdamW: a common default.
+OPTIMIZERS = {"sgd": "SGD near its stable limit", "adamw": "AdamW, rate 1e-3"}
 SGD_FRACTIONS = (0.1, 0.3, 1.0)
 
 
@@ -42,28 +29,25 @@ def checkpoints(steps: int) -> list[int]:
     return sorted({round(steps ** (k / 24)) for k in range(25)} | {s for s in (3000,) if s <= steps})
 
 
-def descend(rows: Rows, held_out: Rows, recipe: Recipe, steps: int, seeds: Sequence[int], batch: int = 128) -> pd.DataFrame:
+def descend(rows: Rows, held_out: Rows, optimizer: str, steps: int, seeds: Sequence[int], batch: int = 128) -> pd.DataFrame:
     """Train a linear layer on minibatches of `rows` (x [n, d_in], y [n, d_out]) and follow its held-out R².
 
-    Returns one row a seed and checkpoint: columns optimizer, whitened, lr, seed, step, r2. A seed sets the initial weights (those of
+    Returns one row a seed and checkpoint: columns optimizer, lr, seed, step, r2. A seed sets the initial weights (those of
     nn.Linear) and the order of the minibatches.
     """
-    if recipe.optimizer not in ("sgd", "adamw"):
-        raise InputError(f"unknown optimizer {recipe.optimizer!r}: use 'sgd' or 'adamw'.")
-    key = {"rows": digest([*rows, *held_out]), "recipe": [recipe.optimizer, recipe.whitened], "steps": steps, "seeds": list(seeds), "batch": batch}
-    return pd.DataFrame(_descend(key, (rows, held_out, recipe, steps, seeds, batch)))
+    if optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, list(OPTIMIZERS))
+    key = {"rows": digest([*rows, *held_out]), "optimizer": optimizer, "steps": steps, "seeds": list(seeds), "batch": batch}
+    return pd.DataFrame(_descend(key, (rows, held_out, optimizer, steps, seeds, batch)))
 
 
 @cached
 def _descend(work: tuple) -> list[dict]:
-    (x, y), (x_test, y_test), recipe, steps, seeds, batch = work
-    if recipe.whitened:
-        whiten = Moments.of(x, y).whitening()
-        x, x_test = whiten(x.double()).float(), whiten(x_test.double()).float()
-    with progress(total=steps * len(seeds), desc=recipe.label, unit="step") as bar:
-        rate = 1e-3 if recipe.optimizer == "adamw" else _best_sgd_rate(x, y, x_test, y_test, steps, seeds[0], batch)
-        runs = [_train(x, y, x_test, y_test, recipe.optimizer, rate, steps, seed, batch, bar) for seed in seeds]
-    return [{"optimizer": recipe.optimizer, "whitened": recipe.whitened, "lr": rate, **row} for run in runs for row in run]
+    (x, y), (x_test, y_test), optimizer, steps, seeds, batch = work
+    with progress(total=steps * len(seeds), desc=OPTIMIZERS[optimizer], unit="step") as bar:
+        rate = 1e-3 if optimizer == "adamw" else _best_sgd_rate(x, y, x_test, y_test, steps, seeds[0], batch)
+        runs = [_train(x, y, x_test, y_test, optimizer, rate, steps, seed, batch, bar) for seed in seeds]
+    return [{"optimizer": optimizer, "lr": rate, **row} for run in runs for row in run]
 
 
 def stable_rate(x: torch.Tensor) -> float:

@@ -94,12 +94,6 @@ class Moments:
         weight = v @ ((v.T @ self.sxy) / (e + ridge)[:, None])
         return AffineMap(weight, self.mean_y - self.mean_x @ weight)
 
-    def whitening(self) -> AffineMap:
-        """The map x -> [r] to uncorrelated coordinates of variance 1."""
-        e, v = self._eigen
-        basis = v * (self.n / e).sqrt()
-        return AffineMap(basis, -self.mean_x @ basis)
-
     def score(self, affine: AffineMap) -> Score:
         """Score of an affine map on the rows behind these moments, without the rows.
 

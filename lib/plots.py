@@ -4,6 +4,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import seaborn as sns
 
+from lib.descent import OPTIMIZERS
+
 # Okabe-Ito colours, in an order whose greys also differ; black is kept for the subject of the run.
 SUBJECT = "#000000"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -77,27 +79,27 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
         scatter.annotate(str(row.block), (row.r2_lin, row.delta_ppl_percent), xytext=(-5, 4) if left else (5, -9), ha="right" if left else "left",
                          textcoords="offset points", fontsize=9)  # fmt: skip
     percent_axis(scatter, [*table.delta_ppl_percent_low, *table.delta_ppl_percent_high])
-    scatter.set(xlabel=r"$R^2_{\mathrm{lin}}$ (numbers: blocks)", ylabel="ΔPPL of a linear swap", title="Fit and cost are different things")
+    scatter.set(xlabel=r"$R^2_{\mathrm{lin}}$ (numbers: blocks)", ylabel="ΔPPL of a linear swap", title="Swap cost against fit")
     return figure
 
 
 def descent_figure(curves, exact, ceilings) -> plt.Figure:
     """Held-out R² of trained linear maps against steps, one panel a block, with the closed form as the ceiling.
 
-    curves: columns block, recipe, seed, step, r2. exact: columns block, step, r2 (full-batch gradient descent).
+    curves: columns block, optimizer, seed, step, r2. exact: columns block, step, r2 (full-batch gradient descent).
     ceilings: columns block, r2_lin, condition_number.
     """
     figure, axes = plt.subplots(1, len(ceilings), figsize=(4.3 * len(ceilings), 3.9), sharey=True, squeeze=False)
     for ax, row in zip(axes[0], ceilings.itertuples(), strict=True):
-        ax.axhline(row.r2_lin, color=SUBJECT, lw=1.4, label="closed form (ceiling)")
+        ax.axhline(row.r2_lin, color=SUBJECT, lw=1.4, label="closed form (exact least squares)")
         tail = exact[exact.block == row.block]
         ax.plot(tail.step, tail.r2.clip(-1), color="#777777", ls=":", label="full-batch descent, exact")
-        for k, (label, runs) in enumerate(curves[curves.block == row.block].groupby("recipe", sort=False)):
+        for k, (label, runs) in enumerate(curves[curves.block == row.block].groupby("optimizer", sort=False)):
             band = runs.groupby("step").r2.agg(["mean", "min", "max"]).clip(-1)
-            ax.plot(band.index, band["mean"], color=COLOURS[k], ls=("-", "--", "-.")[k % 3], label=label)
+            ax.plot(band.index, band["mean"], color=COLOURS[k], ls=("-", "--", "-.")[k % 3], label=OPTIMIZERS[label])
             ax.fill_between(band.index, band["min"], band["max"], color=COLOURS[k], alpha=0.25, lw=0)
         ax.axvline(3000, color="#BBBBBB", lw=1)
-        ax.annotate("3,000 steps", (3000, -0.22), rotation=90, fontsize=8, ha="right", va="bottom", color="#666666")
+        ax.annotate("3,000", (3000, -0.22), xytext=(4, 0), textcoords="offset points", fontsize=8, va="bottom", color="#666666")
         ax.set(xscale="log", ylim=(-0.25, 1.03), xlabel="optimiser steps", title=f"block {row.block}, κ = {power_of_ten(row.condition_number)}")
     axes[0, 0].set_ylabel("held-out $R^2$ of the linear map")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -114,7 +116,9 @@ def kinds_figure(table, name: str, published) -> plt.Figure:
     area = lambda rank: 14 + 1.1 * rank  # noqa: E731
     plane.axline((0, 0), slope=1, color="#BBBBBB", lw=1)
     plane.scatter(table.r2_feature_median, table.r2_lin, s=area(table.effective_rank), color=COLOURS[0], alpha=0.55, edgecolor="white", label=name)
-    plane.scatter(published.per_feature_r2_median, published.r2_lin, marker="x", s=40, color=COLOURS[1], label="printed by the paper")
+    plane.scatter(published.per_feature_r2_median, published.r2_lin, s=area(published.effective_rank), facecolor="none", edgecolor=COLOURS[1], lw=1.6, label="printed by the paper")
+    for row in published.itertuples():
+        plane.annotate(f"{row.subject[0].upper()}{row.block}", (row.per_feature_r2_median, row.r2_lin), xytext=(-7, -4), textcoords="offset points", fontsize=8, ha="right", color=COLOURS[1])
     apart = table.r2_lin - table.r2_feature_median
     for row in table.loc[sorted(set(apart.nlargest(5).index) | set(table.r2_lin.nlargest(6).index))].itertuples():
         plane.annotate(str(row.block), (row.r2_feature_median, row.r2_lin), xytext=(5, 4), textcoords="offset points", fontsize=9)
@@ -125,7 +129,7 @@ def kinds_figure(table, name: str, published) -> plt.Figure:
     ranks.plot(table.block, table.effective_rank_standardized, color=COLOURS[1], ls="--", marker="s", label="features scaled to unit variance")
     ranks.set(ylabel="effective rank (90% of $R^2$)", title=f"{name}: directions of the linear map", yscale="log")
     ranks.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
-    ranks.legend(loc="best")
+    ranks.legend(loc="lower center", fontsize=9)
     block_axis(ranks, len(table))
     return figure
 
@@ -137,12 +141,14 @@ def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
     share.plot(table.block, table.variance_share_massive, color=COLOURS[1], marker="s", ls="--", label="massive tokens")
     share.axhline(1 / seq_len, color="#777777", ls=":", lw=1.2)
     share.set(ylim=(-0.03, 1.03), ylabel="share of the output variance", title=f"{name}: who carries the variance")
-    share.legend(loc="best")
+    share.legend(loc="center", fontsize=9)
     score.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="all tokens")
-    score.plot(table.block, table.r2_without_massive, color=COLOURS[1], marker="s", ls="--", label="without massive tokens")
+    score.plot(table.block, table.r2_without_massive.where(table.r2_without_massive > -0.55), color=COLOURS[1], marker="s", ls="--", label="without massive tokens")
     score.plot(table.block, table.r2_without_first_position, color=COLOURS[0], marker="^", ls=":", label="without the first position")
-    score.set(ylim=(min(-0.03, float(table.r2_without_massive.min()) - 0.05), 1.03), ylabel=r"held-out $R^2_{\mathrm{lin}}$", title="What they do to the score")
-    score.legend(loc="best")
+    score.set(ylim=(-0.55, 1.03), ylabel=r"held-out $R^2$ of the same map", title="What they do to the score")
+    for row in table[table.r2_without_massive < -0.55].itertuples():
+        score.annotate(f"{row.r2_without_massive:.2f}", (row.block, -0.53), ha="center", fontsize=8, color=COLOURS[1])
+    score.legend(loc="lower left", fontsize=9)
     for ax in (share, score):
         block_axis(ax, len(table))
     return figure

@@ -90,12 +90,6 @@ def test_constant_directions_fall_under_the_cut_off():
     assert relative(moments.fit()(x), svd_ridge(x, y, 0.0)(x)) < 1e-8
 
 
-def test_whitening_makes_unit_covariance():
-    x, y = design(condition=1e4)
-    white = Moments.of(x, y).whitening()(x)
-    assert torch.allclose(white.T @ white / len(x), torch.eye(24, dtype=torch.float64), atol=1e-6)
-
-
 def test_bad_moments():
     x, y = design(n=60)
     with pytest.raises(InputError, match="cannot take 60 rows out of 60"):
