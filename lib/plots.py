@@ -166,13 +166,13 @@ def domains_figure(profiles, costs, name: str) -> plt.Figure:
         axes[0].fill_between(rows.block, rows.low, rows.high, color=colours[domain], alpha=0.13, lw=0)
         axes[0].plot(rows.block, rows.r2_lin, color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, label=domain)
     axes[0].set(ylim=(0, 1.03), ylabel=r"$R^2_{\mathrm{lin}}$", title=f"{name}: recoverability on several domains")
-    axes[0].legend(loc="upper right", ncols=2)
+    axes[0].legend(loc="lower center", ncols=2)
     for k, (domain, rows) in enumerate(costs.groupby("domain", sort=False)):
         ends = [abs(rows[f"delta_ppl_percent_{end}"] - rows.delta_ppl_percent) for end in ("low", "high")]
         axes[1].errorbar(rows.block + 0.12 * k, rows.delta_ppl_percent, ends, color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, capsize=2, elinewidth=1, label=domain)
     axes[1].axhline(0, color="#777777", lw=1)
     percent_axis(axes[1], [*costs.delta_ppl_percent_low, *costs.delta_ppl_percent_high])
     axes[1].set(ylabel="ΔPPL of a linear swap", title="Swap cost, each domain with its own maps and held-out text")
-    axes[1].legend(loc="upper right")
+    axes[1].legend(loc="upper center")
     block_axis(axes[1], int(profiles.block.max()) + 1)
     return figure

@@ -38,7 +38,7 @@ PROFILES = {
     p.name: p
     for p in (
         Profile("smoke", "tiny-gpt2", "wikipedia-sample", 5_120, 1_024, 300, 2, ("wikipedia-sample", "python-stdlib"), 5_120, 1_024, seeds=(42, 43)),
-        Profile("laptop", "smollm2-135m", "wikipedia", 30_720, 2_048, 3_000, 2, domain_tokens=15_360, sweep_tokens=1_024, seeds=(42, 43)),
+        Profile("laptop", "smollm2-135m", "wikipedia", 15_360, 2_048, 3_000, 2, domain_tokens=15_360, sweep_tokens=1_024, seeds=(42, 43)),
         Profile("study", "smollm2-135m", "wikipedia", 153_600, 12_288, 10_000, 3),
         Profile("paper", "gpt2", "wikitext-2", 30_720, 245_760, 50_000, 3, ("wikitext-2", "moby-dick", "amusements-in-mathematics"), 15_360),
     )
