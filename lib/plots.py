@@ -141,7 +141,7 @@ def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
     share.plot(table.block, table.variance_share_massive, color=COLOURS[1], marker="s", ls="--", label="massive tokens")
     share.axhline(1 / seq_len, color="#777777", ls=":", lw=1.2)
     share.set(ylim=(-0.03, 1.03), ylabel="share of the output variance", title=f"{name}: who carries the variance")
-    share.legend(loc="center", fontsize=9)
+    share.legend(loc="center", bbox_to_anchor=(0.64, 0.55), fontsize=9)
     score.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="all tokens")
     score.plot(table.block, table.r2_without_massive.where(table.r2_without_massive > -0.55), color=COLOURS[1], marker="s", ls="--", label="without massive tokens")
     score.plot(table.block, table.r2_without_first_position, color=COLOURS[0], marker="^", ls=":", label="without the first position")

@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--corpus", default="wikipedia")
-    parser.add_argument("--tokens", type=int, default=15_360)
+    parser.add_argument("--tokens", type=int, default=30_720)
     parser.add_argument("--no-memory", action="store_true", help="leave out the memory measurement, which takes minutes")
     options = parser.parse_args()
     subject, data = load(options.model, options.corpus, options.tokens)
@@ -71,7 +71,7 @@ def main() -> None:
     measured, found = seconds(lambda: recoverability(subject, data))
     print(f"{subject}\n{data.numel():,} tokens, {torch.get_num_threads()} threads, {subject.device}")
     print(f"measured pass: {measured:.1f} s = {measured / forward:.2f} x a plain forward pass ({forward:.1f} s)")
-    tail = data[-16:]
+    tail = data[-8:]
     whole, _ = seconds(lambda: whole_network_sweep(subject, tail, found.maps))
     sweep, _ = seconds(lambda: swap_sweep(subject, tail, found.maps))
     print(f"swap sweep over {len(subject)} blocks: {sweep:.1f} s = {sweep / whole:.2f} x evaluating the whole network once per block ({whole:.1f} s)")
