@@ -3,7 +3,7 @@
 The modules follow the way of the data; imports only ever point to the left:
 
     errors, paths -> profiles -> cache -> assets -> corpora, subjects (blocks) -> hooks -> moments (surrogates)
-    -> recoverability, descent, perplexity -> claims, plots -> report
+    -> recoverability, rank, outliers, domains, descent, baselines, perplexity -> training, claims, plots -> report -> render
 """
 
 import warnings

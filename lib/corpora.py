@@ -1,8 +1,8 @@
 """Text by name, and its non-overlapping token windows.
 
 Every corpus has two disjoint parts, cut between documents before any tokenizer sees them: `fit` (activations, training)
-and `eval` (perplexity). Where a dataset has its own train and test splits these are the parts; else the last fifteenth
-percent of the characters is `eval`.
+and `eval` (perplexity). Where a dataset has its own train and test splits these are the parts; else the last
+fifteen percent of the characters are `eval`.
 """
 
 import bz2
