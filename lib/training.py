@@ -6,6 +6,7 @@ of width 128, on the Wikipedia corpus with a 4,096-token byte-level BPE of their
 
 import math
 import sys
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,10 +63,11 @@ def train_tokenizer(documents: list[str], vocab_size: int = 4096) -> PreTrainedT
     return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
 
 
-def train(model: PreTrainedModel, data: torch.Tensor, held_out: torch.Tensor, run: TrainingRun, every: int = 100) -> pd.DataFrame:
+def train(model: PreTrainedModel, data: torch.Tensor, held_out: torch.Tensor, run: TrainingRun, every: int = 100,
+          look: Callable[[int], None] | None = None, at: Collection[int] = (), bar=None) -> pd.DataFrame:  # fmt: skip
     """Train `model` in place on windows `data` [n, seq_len] by AdamW; same seed, same machine, same weights.
 
-    Returns the loss curve: columns step, train_loss (mean since the last row), held_out_loss, in nats per token.
+    `look(step)` is called after each step in `at` (0: before the first) and may run the model, but must not change it. Returns the loss curve: columns step, train_loss (mean since the last row), held_out_loss, in nats per token.
     """
     decay = [p for p in model.parameters() if p.dim() >= 2]
     rest = [p for p in model.parameters() if p.dim() < 2]
@@ -76,7 +78,10 @@ def train(model: PreTrainedModel, data: torch.Tensor, held_out: torch.Tensor, ru
     generator = torch.Generator().manual_seed(run.seed)
     curve, recent = [], []
     model.train()
-    for step in progress(range(1, run.steps + 1), desc=f"training {type(model).__name__}", unit="step"):
+    if look and 0 in at:
+        look(0)
+    steps = range(1, run.steps + 1)
+    for step in steps if bar is not None else progress(steps, desc=f"training {type(model).__name__}", unit="step"):
         batch = data[torch.randint(len(data), (run.batch,), generator=generator)].to(model.device)
         logits = model(batch, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
@@ -86,6 +91,10 @@ def train(model: PreTrainedModel, data: torch.Tensor, held_out: torch.Tensor, ru
         optimizer.step()
         schedule.step()
         recent.append(loss.item())
+        if bar is not None:
+            bar.update()
+        if look and step in at:
+            look(step)
         if step % every == 0 or step == run.steps:
             curve.append({"step": step, "train_loss": sum(recent) / len(recent), "held_out_loss": held_out_loss(model, held_out)})
             recent = []

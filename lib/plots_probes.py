@@ -1,0 +1,174 @@
+"""Figures of the probes and candidates (Whipp §5.3, §5.5, §5.6)."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+
+from lib.plots import COLOURS, MARKERS, SUBJECT, block_axis
+
+
+def gain_figure(table, name: str, printed, r: str) -> plt.Figure:
+    """Whipp Figure 3: gain of the bilinear probe against residual nonlinearity, and by block.
+
+    table: one row a block, columns block, residual, gain, gain_low, gain_high (range over seeds). printed: columns subject, block,
+    residual, gain. r: the correlation, in words.
+    """
+    figure, (plane, depth) = plt.subplots(1, 2, figsize=(12.5, 4.5), width_ratios=(1.15, 1))
+    bars = (table.gain - table.gain_low).clip(lower=0), (table.gain_high - table.gain).clip(lower=0)
+    plane.errorbar(table.residual, table.gain, bars, fmt="o", color=SUBJECT, capsize=2, elinewidth=1.1, label=f"{name}: {r}")
+    for row in table.nlargest(5, "gain").itertuples():
+        plane.annotate(str(row.block), (row.residual, row.gain), xytext=(6, 2), textcoords="offset points", fontsize=9)
+    plane.scatter(printed.residual, printed.gain, marker="D", facecolor="none", edgecolor=COLOURS[1], lw=1.5, label="printed by the paper", zorder=3)
+    for row in printed.itertuples():
+        plane.annotate(f"{row.subject[0].upper()}{row.block}", (row.residual, row.gain), xytext=(-7, -3), textcoords="offset points", fontsize=8, ha="right", color=COLOURS[1])
+    limit = np.array([0, max(0.15, 1.15 * table.gain.max())])
+    plane.plot(limit, limit, color="#999999", ls=":", lw=1.2)
+    plane.annotate("all of the residual", (0.9 * limit[1], 0.9 * limit[1]), xytext=(5, -2), textcoords="offset points", fontsize=8, color="#666666")
+    plane.set(xlim=(0, 1), ylim=(-0.004, limit[1]), xlabel=r"residual nonlinearity $1-R^2_{\mathrm{lin}}$", ylabel=r"gain $R^2_{\mathrm{poly}}-R^2_{\mathrm{lin}}$",
+              title="What a rank-16 product adds")  # fmt: skip
+    plane.legend(loc="upper right", fontsize=9)
+    depth.bar(table.block, table.gain / table.residual, color="#BBBBBB", edgecolor=SUBJECT, lw=0.8)
+    depth.set(ylabel="share of the residual recovered", title="By depth", ylim=(0, 1.03 * max(0.3, (table.gain / table.residual).max())))
+    depth.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1, decimals=0))
+    block_axis(depth, len(table))
+    return figure
+
+
+def solver_figure(pairs, adamw, direct, n_seeds: int) -> plt.Figure:
+    """Two solvers of the same branch: final gain block by block, and the way there in seconds.
+
+    pairs: columns block, gain_adamw, gain_direct. adamw, direct: curves (columns block, seed, seconds, gain).
+    """
+    shown = list(pairs.sort_values("gain_adamw").block.iloc[[-1, len(pairs) // 2]].unique())
+    figure, axes = plt.subplots(1, 1 + len(shown), figsize=(4.3 * (1 + len(shown)), 4), squeeze=False)
+    plane, *ways = axes[0]
+    top = 1.3 * pairs[["gain_adamw", "gain_direct"]].to_numpy().max()
+    low = 0.7 * max(1e-4, pairs[["gain_adamw", "gain_direct"]].to_numpy().min())
+    plane.plot([low, top], [low, top], color="#BBBBBB", lw=1)
+    plane.scatter(pairs.gain_adamw.clip(low), pairs.gain_direct.clip(low), color=SUBJECT, s=26)
+    plane.set(xscale="log", yscale="log", xlim=(low, top), ylim=(low, top), xlabel="gain by AdamW", ylabel="gain by the direct solver", title="Same branch, two solvers")
+    for ax, block in zip(ways, shown, strict=True):
+        slow, fast = adamw[adamw.block == block], direct[(direct.block == block) & (direct.seed == direct.seed.iloc[0])]
+        ax.plot(slow.seconds.clip(0.02), slow.gain, color=COLOURS[1], ls="--", label="AdamW, one seed")
+        ax.plot(fast.seconds.clip(0.02), fast.gain, color=COLOURS[0], label=f"direct, {n_seeds} seeds at once")
+        ax.set(xscale="log", xlabel="seconds of fitting", ylabel="held-out gain", title=f"block {block}", ylim=(-0.1 * slow.gain.max(), 1.15 * max(slow.gain.max(), fast.gain.max())))
+        ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+    ways[0].legend(loc="lower right", fontsize=9)
+    return figure
+
+
+def diagnostics_figure(conjunction, gates, blocks) -> plt.Figure:
+    """Conjunction index by candidate, and the recruitment gate along training.
+
+    conjunction: columns block, candidate, index (one row a half and seed). gates: columns block, step, gate. blocks: those drawn in colour.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11.5, 4))
+    names, labels = ["linear", "poly", "dense2x"], ["linear", "poly", "dense (2×)"]
+    for k, (block, rows) in enumerate(conjunction.groupby("block")):
+        at = np.arange(len(names)) + 0.16 * (k - (conjunction.block.nunique() - 1) / 2)
+        spread = rows.groupby("candidate")["index"].agg(["mean", "min", "max"]).reindex(names)
+        left.errorbar(at, spread["mean"], (spread["mean"] - spread["min"], spread["max"] - spread["mean"]), fmt=MARKERS[k], color=COLOURS[k], capsize=3, label=f"block {block}")
+    left.plot(range(3), [0, 0.31, 0.90], ls="none", marker="_", ms=22, mew=1.6, color="#888888", label="paper's values")
+    left.set(ylim=(-0.03, 1.03), ylabel="conjunction index", title="Is the response joint?")
+    left.set_xticks(range(len(names)), labels)
+    left.legend(loc="upper left", fontsize=9)
+    for block, rows in gates.groupby("block"):
+        if block not in blocks:
+            right.plot(rows.step, rows.gate, color="#C4C4C4", lw=1)
+    for k, block in enumerate(blocks):
+        rows = gates[gates.block == block]
+        right.plot(rows.step, rows.gate, color=COLOURS[k], ls=("-", "--", "-.")[k % 3], label=f"block {block}")
+    right.axhline(np.exp(-2), color=SUBJECT, lw=1, ls=":")
+    right.annotate("start", (rows.step.max(), np.exp(-2)), xytext=(-2, 3), textcoords="offset points", ha="right", fontsize=8)
+    right.set(xlabel="AdamW steps", ylabel="mean of exp(quad_scale)", title="Recruitment gate", ylim=(0, None))
+    right.legend(loc="best", fontsize=9)
+    return figure
+
+
+def degree_figure(table, layouts: dict) -> plt.Figure:
+    """Gain by block for several branches. table: columns block, branch, mean, low, high (range over seeds)."""
+    figure, ax = plt.subplots(figsize=(11, 4.2))
+    for k, (name, rows) in enumerate(table.groupby("branch", sort=False)):
+        bars = (rows["mean"] - rows.low).clip(lower=0), (rows.high - rows["mean"]).clip(lower=0)
+        ax.errorbar(rows.block + 0.18 * (k - 1), rows["mean"], bars, color=(SUBJECT, *COLOURS)[k], marker=MARKERS[k], ls=("-", "--", ":")[k % 3], lw=1.3, capsize=2, label=layouts[name])
+    ax.set(ylabel=r"gain over $R^2_{\mathrm{lin}}$", title="Does a third factor help?", ylim=(0, None))
+    ax.legend(loc="upper center", fontsize=9)
+    block_axis(ax, table.block.nunique())
+    return figure
+
+
+def two_blocks_figure(table, printed, name: str) -> plt.Figure:
+    """Whipp Tables 2 and 3 as a figure: R² and cosine of each candidate against its parameters, one column a block.
+
+    table: columns block, candidate, params_over_d2, r2, r2_low, r2_high, cosine, cosine_low, cosine_high. printed: columns subject, block, place
+    (position of the block in the figure), params_over_d2, r2, cosine.
+    """
+    blocks = list(table.block.unique())
+    figure, axes = plt.subplots(2, len(blocks), figsize=(5.6 * len(blocks), 6.6), sharex=True, squeeze=False)
+    styles = dict(zip(sorted(printed.subject.unique()), [(COLOURS[1], "s"), (COLOURS[2], "^"), (COLOURS[3], "D")], strict=False))
+    for k, block in enumerate(blocks):
+        rows = table[table.block == block]
+        for ax, metric in zip(axes[:, k], ("r2", "cosine"), strict=True):
+            bars = (rows[metric] - rows[f"{metric}_low"]).clip(lower=0), (rows[f"{metric}_high"] - rows[metric]).clip(lower=0)
+            ax.errorbar(rows.params_over_d2, rows[metric], bars, fmt="o", color=SUBJECT, capsize=3, label=name, zorder=3)
+            for row in rows.itertuples():
+                ax.annotate(row.candidate, (row.params_over_d2, getattr(row, metric)), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
+            for (subject, its_block), theirs in printed[printed.place == k].groupby(["subject", "block"]):
+                colour, marker = styles[subject]
+                ax.plot(theirs.params_over_d2, theirs[metric], color=colour, marker=marker, mfc="none", ls=":", lw=1, label=f"{subject}, block {its_block} (paper)")
+        axes[0, k].set(title=f"block {block} ({'early' if k == 0 else 'deep'})", ylim=(0, 1.06))
+        axes[1, k].set(xlabel="parameters / d²", ylim=(0, 1.06), xlim=(0.85, 2.35))
+    axes[0, 0].set_ylabel("held-out $R^2$")
+    axes[1, 0].set_ylabel("cosine, mean over tokens")
+    axes[1, 0].legend(loc="lower right", fontsize=8.5)
+    return figure
+
+
+def dissociation_figure(table, name: str, printed) -> plt.Figure:
+    """Whipp §5.6: swap cost against fit, for the linear map and the bilinear layer, and what the layer saves by depth.
+
+    table: one row a block, columns block, r2_lin, r2_poly, cost_linear, cost_poly (percent), saved, saved_low, saved_high (percent).
+    printed: columns subject, block, r2, cost (percent) of linear swaps.
+    """
+    figure, (plane, depth) = plt.subplots(1, 2, figsize=(12.8, 4.8))
+    for row in table.itertuples():
+        plane.plot([row.r2_lin, row.r2_poly], [row.cost_linear, row.cost_poly], color="#BBBBBB", lw=1, zorder=1)
+    plane.scatter(table.r2_lin, table.cost_linear, color=SUBJECT, s=26, label=f"{name}, linear", zorder=3)
+    plane.scatter(table.r2_poly, table.cost_poly, color=COLOURS[0], marker="s", s=20, label=f"{name}, bilinear", zorder=2)
+    plane.scatter(printed.r2, printed.cost, marker="D", facecolor="none", edgecolor=COLOURS[1], lw=1.3, label="linear, printed by the paper")
+    for row in table[(table.cost_linear > 50) | (table.r2_lin > 0.9)].itertuples():
+        plane.annotate(str(row.block), (row.r2_lin, row.cost_linear), xytext=(5, 3), textcoords="offset points", fontsize=9)
+    plane.set_yscale("symlog", linthresh=1)
+    plane.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.4g}%" if v else "0"))
+    plane.set(xlim=(0.1, 1.02), xlabel="held-out $R^2$ of the replacement", ylabel="ΔPPL of the swap", title="Fit and cost")
+    plane.legend(loc="lower left", fontsize=9)
+    depth.axhline(0, color="#777777", lw=1)
+    bars = (table.saved - table.saved_low), (table.saved_high - table.saved)
+    depth.errorbar(table.block, table.saved, bars, color=COLOURS[0], marker="s", capsize=2, elinewidth=1)
+    depth.set(ylabel="perplexity saved by the bilinear layer (%)", title="Where the product helps")
+    block_axis(depth, len(table))
+    return figure
+
+
+def healing_figure(table, name: str) -> plt.Figure:
+    """Whipp Table 4 as a figure: zero-shot and healed ΔPPL of each candidate beside the healed original.
+
+    table: columns block, candidate, phase, mean, low, high (percent).
+    """
+    blocks, names = list(table.block.unique()), list(dict.fromkeys(table.candidate))
+    figure, axes = plt.subplots(1, len(blocks), figsize=(5.6 * len(blocks), 4.3), squeeze=False)
+    for ax, block in zip(axes[0], blocks, strict=True):
+        for k, (phase, rows) in enumerate(table[table.block == block].groupby("phase", sort=False)):
+            rows = rows.set_index("candidate").reindex(names)
+            at = np.arange(len(names)) + 0.2 * (k - 0.5)
+            ax.errorbar(at, rows["mean"], (rows["mean"] - rows.low, rows.high - rows["mean"]), fmt=MARKERS[k], color=(SUBJECT, COLOURS[0])[k], capsize=3, label=phase)
+        ax.axhline(0, color="#777777", lw=1)
+        original = table[(table.block == block) & (table.candidate == names[-1]) & (table.phase == "healed")]["mean"]
+        if len(original):
+            ax.axhline(original.iloc[0], color=COLOURS[0], ls=":", lw=1.2)
+        ax.set_xticks(range(len(names)), names)
+        ax.set_yscale("symlog", linthresh=10)
+        ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.4g}%" if v else "0"))
+        ax.set(title=f"{name}, block {block}", ylabel="ΔPPL against the untouched model")
+    axes[0, 0].legend(loc="best", fontsize=9)
+    return figure
