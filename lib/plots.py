@@ -109,7 +109,8 @@ def descent_figure(curves, exact, ceilings) -> plt.Figure:
 def kinds_figure(table, name: str, published) -> plt.Figure:
     """Whipp Figure 4: R²_lin against the per-feature median, area by effective rank; and the rank by block.
 
-    table: columns block, r2_lin, r2_feature_median, effective_rank, rank_lowest_fold, rank_highest_fold, effective_rank_standardized.
+    table: columns block, r2_lin, r2_feature_median, effective_rank, rank_lowest_fold, rank_highest_fold, effective_rank_standardized,
+    effective_rank_whitened.
     published: columns r2_lin, per_feature_r2_median, effective_rank.
     """
     figure, (plane, ranks) = plt.subplots(1, 2, figsize=(12.5, 4.8), width_ratios=(1, 1.35))
@@ -127,6 +128,7 @@ def kinds_figure(table, name: str, published) -> plt.Figure:
     bars = (table.effective_rank - table.rank_lowest_fold).clip(lower=0), (table.rank_highest_fold - table.effective_rank).clip(lower=0)
     ranks.errorbar(table.block, table.effective_rank, bars, color=SUBJECT, marker="o", capsize=2, elinewidth=1.1, label="as the paper defines it")
     ranks.plot(table.block, table.effective_rank_standardized, color=COLOURS[1], ls="--", marker="s", label="features scaled to unit variance")
+    ranks.plot(table.block, table.effective_rank_whitened, color=COLOURS[0], ls=":", marker="^", label="outputs whitened")
     ranks.set(ylabel="effective rank (90% of $R^2$)", title=f"{name}: directions of the linear map", yscale="log")
     ranks.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
     ranks.legend(loc="lower center", fontsize=9)
@@ -145,7 +147,8 @@ def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
     score.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="all tokens")
     score.plot(table.block, table.r2_without_massive.where(table.r2_without_massive > -0.55), color=COLOURS[1], marker="s", ls="--", label="without massive tokens")
     score.plot(table.block, table.r2_without_first_position, color=COLOURS[0], marker="^", ls=":", label="without the first position")
-    score.set(ylim=(-0.55, 1.03), ylabel=r"held-out $R^2$ of the same map", title="What they do to the score")
+    score.plot(table.block, table.r2_refit, color=COLOURS[2], marker="D", ms=4, ls="-.", label="refitted without massive tokens")
+    score.set(ylim=(-0.55, 1.03), ylabel="held-out $R^2$", title="What they do to the score")
     for row in table[table.r2_without_massive < -0.55].itertuples():
         score.annotate(f"{row.r2_without_massive:.2f}", (row.block, -0.53), ha="center", fontsize=8, color=COLOURS[1])
     score.legend(loc="lower left", fontsize=9)
@@ -154,12 +157,13 @@ def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
     return figure
 
 
-def domains_figure(profiles, costs, name: str) -> plt.Figure:
-    """Whipp Figure 5: R²_lin by block on several domains, and the swap cost on two of them.
+def domains_figure(profiles, costs, savings, name: str) -> plt.Figure:
+    """Whipp Figure 5: R²_lin by block on several domains, and on two of them the swap cost and what a product branch saves.
 
-    profiles: columns domain, block, r2_lin, low, high. costs: columns domain, block, delta_ppl_percent(_low, _high).
+    profiles: columns domain, block, r2_lin, low, high. costs: columns domain, block, delta_ppl_percent(_low, _high). savings: columns
+    domain, block, saved, saved_low, saved_high (percent).
     """
-    figure, axes = plt.subplots(2, 1, figsize=(10.5, 7), sharex=True, height_ratios=(1.25, 1))
+    figure, axes = plt.subplots(3, 1, figsize=(10.5, 9.4), sharex=True, height_ratios=(1.25, 1, 0.9))
     lines = ("-", "--", ":", "-.")
     colours = {d: (SUBJECT, *COLOURS)[k % 7] for k, d in enumerate(profiles.domain.unique())}
     for k, (domain, rows) in enumerate(profiles.groupby("domain", sort=False)):
@@ -174,5 +178,10 @@ def domains_figure(profiles, costs, name: str) -> plt.Figure:
     percent_axis(axes[1], [*costs.delta_ppl_percent_low, *costs.delta_ppl_percent_high])
     axes[1].set(ylabel="ΔPPL of a linear swap", title="Swap cost, each domain with its own maps and held-out text")
     axes[1].legend(loc="upper center")
-    block_axis(axes[1], int(profiles.block.max()) + 1)
+    for k, (domain, rows) in enumerate(savings.groupby("domain", sort=False)):
+        bars = rows.saved - rows.saved_low, rows.saved_high - rows.saved
+        axes[2].errorbar(rows.block + 0.12 * k, rows.saved, bars, color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, capsize=2, elinewidth=1, label=domain)
+    axes[2].axhline(0, color="#777777", lw=1)
+    axes[2].set(ylabel="perplexity saved (%)", title="What a rank-16 product branch saves of it")
+    block_axis(axes[2], int(profiles.block.max()) + 1)
     return figure

@@ -37,11 +37,11 @@ class Profile:
     """how many blocks the paper's solver is run on; None: all"""
     candidate_steps: int = 3_000
     """steps of a trained candidate (Whipp §9: 8,000)"""
-    heal_steps: int = 50
+    heal_steps: int = 40
     """fine-tuning steps of a swapped layer (Whipp §4: 200)"""
     heal_eval_tokens: int = 4_096
     """tokens on which a healed layer's perplexity is measured"""
-    training_steps: int = 250
+    training_steps: int = 240
     """steps of each small model trained on the spot"""
     seeds: tuple[int, ...] = (42, 43, 44)
     seq_len: int = 128
@@ -54,7 +54,7 @@ PROFILES = {
     p.name: p
     for p in (
         Profile("smoke", "tiny-gpt2", "wikipedia-sample", 5_120, 1_024, 300, 2, ("wikipedia-sample", "python-stdlib"), 5_120, 1_024, 5_120, 60, 120, 2, 40, 3,
-                512, 24, seeds=(42, 43)),
+                512, 8, seeds=(42, 43)),
         Profile("laptop", "smollm2-135m", "wikipedia", 15_360, 2_048, 3_000, 2, domain_tokens=15_360, sweep_tokens=1_024, probe_tokens=15_360, adamw_blocks=3,
                 candidate_steps=500, heal_steps=10, heal_eval_tokens=1_024, training_steps=60, seeds=(42, 43)),
         Profile("study", "smollm2-135m", "wikipedia", 153_600, 12_288, 10_000, 3),

@@ -22,35 +22,45 @@ class RankProfile:
         return int((self.r2 >= share * full).nonzero()[0]) + 1 if full > 0 else None
 
 
-def _directions(train: Moments, scale: torch.Tensor, ridge: float) -> tuple[AffineMap, torch.Tensor]:
-    """The full map onto outputs divided by `scale`, and its output directions by fitted variance, [d_out, k_max]."""
-    full = train.fit(ridge)
-    weight = full.weight / scale
+def _weighing(train: Moments, standardized: bool, outputs: Moments | None) -> torch.Tensor:
+    """Output coordinates in which errors are weighed alike, as columns [d_out, q]: plain, unit variance by feature, or whitened."""
+    if outputs is not None:
+        e, v = torch.linalg.eigh(outputs.sxx / outputs.n)
+        keep = e > torch.finfo(e.dtype).eps * len(e) * e[-1]
+        return v[:, keep] / e[keep].sqrt()
+    scale = torch.where(train.syy > 0, (train.syy / train.n).sqrt(), torch.inf) if standardized else torch.ones_like(train.syy)
+    return torch.diag(1 / scale)
+
+
+def _directions(train: Moments, full: AffineMap, weighing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The full map onto weighed outputs, [d_in, q], and its output directions by fitted variance, [q, k_max]."""
+    weight = full.weight @ weighing
     fitted = weight.T @ train.sxx @ weight  # covariance of the fitted values, times n
     _, v = torch.linalg.eigh(fitted)
-    k_max = min(weight.shape[1], train.rank)
-    return AffineMap(weight, full.bias / scale), v.flip(1)[:, :k_max]
+    return weight, v.flip(1)[:, : min(weight.shape[1], train.rank)]
 
 
-def rank_profile(train: Moments, held_out: Moments, standardized: bool = False, ridge: float = 0.0) -> RankProfile:
+def rank_profile(train: Moments, held_out: Moments, standardized: bool = False, ridge: float = 0.0,
+                 outputs: tuple[Moments, Moments] | None = None) -> RankProfile:  # fmt: skip
     """R² on `held_out` of the reduced-rank regressions fitted on `train`, all ranks at once.
 
     The rank-k map is W* V_k V_kᵀ, V_k the leading eigenvectors of W*ᵀ Sxx W* (reduced-rank regression with identity weight). In that output basis
     the squared error falls by a sum of k separate gains, which need Sxx and Sxy only: no second pass over the data.
 
-    `standardized` divides every output feature by its standard deviation first, so that no outlier feature outweighs the others (the
-    weighted effective rank that Whipp §8 asks for); features without variance are left out of it.
+    The weighted effective ranks that Whipp §8 asks for: `standardized` divides every output feature by its standard deviation first, so
+    that no outlier feature outweighs the others (features without variance are left out); `outputs`, the Moments of (y, y) on the
+    training and the held-out rows, whitens the outputs by their whole training covariance, so that every direction weighs the same (on
+    the training rows R² is then the mean squared canonical correlation).
     """
-    scale = torch.ones_like(train.syy)
-    if standardized:
-        scale = torch.where(train.syy > 0, (train.syy / train.n).sqrt(), torch.inf)
-    affine, v = _directions(train, scale, ridge)
-    dx, dy = held_out.mean_x - train.mean_x, (held_out.mean_y - train.mean_y) / scale
+    weighing = _weighing(train, standardized, outputs and outputs[0])
+    weight, v = _directions(train, train.fit(ridge), weighing)
+    dx, dy = held_out.mean_x - train.mean_x, (held_out.mean_y - train.mean_y) @ weighing
     cxx = held_out.sxx + held_out.n * torch.outer(dx, dx)  # about the training means, for the maps pass through them
-    cxy = held_out.sxy / scale + held_out.n * torch.outer(dx, dy)
-    a = affine.weight @ v  # [d_in, k_max]
+    cxy = held_out.sxy @ weighing + held_out.n * torch.outer(dx, dy)
+    a = weight @ v  # [d_in, k_max]
     gains = 2 * (a * (cxy @ v)).sum(0) - (a * (cxx @ a)).sum(0)
-    syy = (held_out.syy / scale**2).sum()
+    covariance = outputs[1].sxx if outputs else torch.diag(held_out.syy)
+    syy = (weighing * (covariance @ weighing)).sum()
     if not syy > 0:
         raise InputError("the rank profile is undefined: no held-out output feature varies; use more tokens.")
     return RankProfile(1 - (syy + held_out.n * dy.square().sum() - gains.cumsum(0)) / syy)
@@ -58,7 +68,8 @@ def rank_profile(train: Moments, held_out: Moments, standardized: bool = False, 
 
 def reduced_rank(train: Moments, rank: int, ridge: float = 0.0) -> AffineMap:
     """The rank-`rank` least-squares map. Raises InputError for a rank that the FFN does not allow."""
-    full, v = _directions(train, torch.ones_like(train.syy), ridge)
+    full = train.fit(ridge)
+    _, v = _directions(train, full, torch.eye(len(train.mean_y), dtype=torch.float64))
     if not 1 <= rank <= v.shape[1]:
         raise InputError(f"rank {rank} is not possible here: the inputs and outputs of this FFN allow 1 to {v.shape[1]}.")
     weight = full.weight @ v[:, :rank] @ v[:, :rank].T

@@ -61,3 +61,39 @@ def test_nothing_linear_has_no_effective_rank():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(60, 20, generator=generator), torch.randn(60, 20, generator=generator)
     assert rank_profile(Moments.of(x[:40], y[:40]), Moments.of(x[40:], y[40:])).effective_rank() is None
+
+
+def test_whitened_profile_ends_at_the_mean_squared_canonical_correlation():
+    from sklearn.cross_decomposition import CCA
+
+    x, y = planted(4, n=4000, d=8, noise=0.5)
+    y = y @ torch.randn(8, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    train, both = Moments.of(x, y), Moments.of(y, y)
+    profile = rank_profile(train, train, outputs=(both, both))
+    a, b = CCA(n_components=8, max_iter=5000, tol=1e-12).fit_transform(x.numpy(), y.numpy())
+    squared = np.array([np.corrcoef(a[:, k], b[:, k])[0, 1] ** 2 for k in range(8)])
+    assert np.allclose(profile.r2.numpy(), np.cumsum(squared) / 8, atol=1e-5)
+    # Unlike the plain rank, the whitened one does not see the scale of the outputs.
+    stretched = y * torch.logspace(0, 4, 8, dtype=torch.float64)
+    again = rank_profile(Moments.of(x, stretched), Moments.of(x, stretched), outputs=(Moments.of(stretched, stretched),) * 2)
+    assert torch.allclose(again.r2, profile.r2, atol=1e-8)
+
+
+def test_reweighted_pass_equals_rows(tiny_gpt2, tiny_windows):
+    from lib.hooks import capture
+    from lib.reweighted import reweighted
+
+    rows = capture(tiny_gpt2, tiny_windows, range(6))
+    limits = [float(rows[b][1].double().norm(dim=1).quantile(0.9)) for b in range(6)]
+    train, tail = reweighted(tiny_gpt2, tiny_windows, limits)
+    cut = len(tiny_windows.tensor_split(5)[-1]) * tiny_windows.shape[1]
+    for block in (0, 4):
+        x, y = (part[-cut:] for part in rows[block])
+        keep = y.double().norm(dim=1) <= limits[block]
+        assert tail[block].kept.n == int(keep.sum()) and train[block].kept.n + tail[block].kept.n < tiny_windows.numel()
+        assert torch.allclose(tail[block].outputs.sxx, Moments.of(y, y).sxx, rtol=1e-9)
+        assert torch.allclose(tail[block].kept.sxy, Moments.of(x[keep], y[keep]).sxy, rtol=1e-9, atol=1e-9)
+    with pytest.raises(InputError, match="no token's output norm"):
+        reweighted(tiny_gpt2, tiny_windows, [0.0] * 6)
+    with pytest.raises(InputError, match="one limit for each of the 6 blocks"):
+        reweighted(tiny_gpt2, tiny_windows, [1.0])
