@@ -93,7 +93,7 @@ def fit_adamw(rows: Residual, layout: Layout, seed: int, steps: int, batch: int 
 
 
 @torch.no_grad()
-def fit_direct(rows: Residual, layout: Layout, seeds: Sequence[int], steps: int = 1000, batch: int = 512, rate: float = 2e-3,
+def fit_direct(rows: Residual, layout: Layout, seeds: Sequence[int], steps: int = 800, batch: int = 512, rate: float = 2e-3,
                directions: int = 192, trim: float = 0.7, ridges: Sequence[float] = (0.0, 0.01), every: int = 50) -> list[Path]:  # fmt: skip
     """The solver made for the problem; a Path for each seed (a seed sets the initial factors; all share the order of the rows).
 
@@ -150,10 +150,11 @@ def fit_direct(rows: Residual, layout: Layout, seeds: Sequence[int], steps: int 
         xb, yb = x[first : first + batch], target[first : first + batch]
         first += batch
         z = project(xb)  # [seeds, batch, width]
-        error = torch.baddbmm(yb.expand(len(seeds), -1, -1), products(z, layout), p, beta=-1)  # [seeds, batch, q]
+        h = products(z, layout)
+        error = torch.baddbmm(yb.expand(len(seeds), -1, -1), h, p, beta=-1)  # [seeds, batch, q]
         norm = error.norm(dim=2, keepdim=True)
         error *= (trim * norm.median(1, keepdim=True).values / norm).nan_to_num(1.0).clamp_max(1)
-        gradients = xb.T @ _through_products(z, error @ p.mT, layout).movedim(0, 1).flatten(1), products(z, layout).mT @ error
+        gradients = xb.T @ _through_products(z, error @ p.mT, layout).movedim(0, 1).flatten(1), h.mT @ error
         fraction = min(step / 20, 0.5 + 0.5 * math.cos(math.pi * step / steps))
         for (value, mean, square, unit), gradient in zip(states, gradients, strict=True):  # Adam
             mean.lerp_(gradient, 0.1)

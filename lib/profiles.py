@@ -29,12 +29,12 @@ class Profile:
     """tokens of the swap sweep on each of two domains"""
     probe_tokens: int = 30_720
     """rows captured per block for probes and candidates (Whipp §5.5: 30 k)"""
-    probe_steps: int = 1_000
+    probe_steps: int = 800
     """steps of the direct solver of product branches"""
     adamw_steps: int = 8_000
     """steps of the paper's solver of product branches (Whipp §9)"""
-    adamw_blocks: int | None = None
-    """how many blocks the paper's solver is run on; None: all"""
+    adamw_blocks: int | None = 10
+    """how many blocks, evenly spaced, the paper's solver is run on; None: all"""
     candidate_steps: int = 3_000
     """steps of a trained candidate (Whipp §9: 8,000)"""
     heal_steps: int = 40
@@ -55,7 +55,7 @@ PROFILES = {
     for p in (
         Profile("smoke", "tiny-gpt2", "wikipedia-sample", 5_120, 1_024, 300, 2, ("wikipedia-sample", "python-stdlib"), 5_120, 1_024, 5_120, 60, 120, 2, 40, 3,
                 512, 8, seeds=(42, 43)),
-        Profile("laptop", "smollm2-135m", "wikipedia", 15_360, 2_048, 3_000, 2, domain_tokens=15_360, sweep_tokens=1_024, probe_tokens=15_360, adamw_blocks=3,
+        Profile("laptop", "smollm2-135m", "wikipedia", 15_360, 2_048, 3_000, 2, domain_tokens=15_360, sweep_tokens=1_024, probe_tokens=15_360, adamw_blocks=3, probe_steps=500,
                 candidate_steps=500, heal_steps=10, heal_eval_tokens=1_024, training_steps=60, seeds=(42, 43)),
         Profile("study", "smollm2-135m", "wikipedia", 153_600, 12_288, 10_000, 3),
         Profile("paper", "gpt2", "wikitext-2", 30_720, 245_760, 50_000, 3, ("wikitext-2", "moby-dick", "amusements-in-mathematics"), 15_360, candidate_steps=8_000,

@@ -34,7 +34,7 @@ class ResidualProbes:
     """the closed-form map of each block, from the same rows"""
 
 
-def residual_probes(rows: BlockRows, seeds: Sequence[int], solver: str = "direct", layout: Layout = BILINEAR, steps: int = 1000,
+def residual_probes(rows: BlockRows, seeds: Sequence[int], solver: str = "direct", layout: Layout = BILINEAR, steps: int = 800,
                     blocks: Sequence[int] | None = None) -> ResidualProbes:  # fmt: skip
     """Freeze the closed-form map of each block (default: all of `rows`) and fit a product branch on its residual, with held-out early stopping.
 
