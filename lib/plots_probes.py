@@ -90,7 +90,7 @@ def degree_figure(table, layouts: dict) -> plt.Figure:
     figure, ax = plt.subplots(figsize=(11, 4.2))
     for k, (name, rows) in enumerate(table.groupby("branch", sort=False)):
         bars = (rows["mean"] - rows.low).clip(lower=0), (rows.high - rows["mean"]).clip(lower=0)
-        ax.errorbar(rows.block + 0.18 * (k - 1), rows["mean"], bars, color=(SUBJECT, *COLOURS)[k], marker=MARKERS[k], ls=("-", "--", ":")[k % 3], lw=1.3, capsize=2, label=layouts[name])
+        ax.errorbar(rows.block, rows["mean"], bars, color=(SUBJECT, *COLOURS)[k], marker=MARKERS[k], ls=("-", "--", ":")[k % 3], lw=1.3, capsize=2, label=layouts[name])
     ax.set(ylabel=r"gain over $R^2_{\mathrm{lin}}$", title="Does a third factor help?", ylim=(0, None))
     ax.legend(loc="upper center", fontsize=9)
     block_axis(ax, table.block.nunique())

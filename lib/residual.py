@@ -10,11 +10,12 @@ import torch
 from lib.cache import as_numpy, cached
 from lib.errors import unknown
 from lib.polyfit import Path, Residual, fit_adamw, fit_direct
-from lib.probes import BILINEAR, Layout, PolyLinear
+from lib.probes import BILINEAR, Layout, PolyLinear, products
 from lib.progress import progress
 from lib.rows import BlockRows
 from lib.surrogates import AffineMap
 
+MASSIVE = 20.0
 SOLVERS = {"adamw": "AdamW (the paper's way)", "direct": "solver made for the problem"}
 
 
@@ -25,7 +26,8 @@ class ResidualProbes:
     table: pd.DataFrame
     """one row a block and seed: r2_lin, gain (best checkpoint on the held-out tail, so never negative: the paper's), gain_unseen (the
     checkpoint chosen on every other held-out window and scored on the rest, both ways) with a 95% bootstrap interval over windows,
-    best_step, seconds (the fit alone), gate (mean exp(quad_scale) at the best checkpoint)"""
+    best_step, seconds (the fit alone), gate (mean exp(quad_scale) at the best checkpoint), massive_share (of the held-out error saved, what
+    is saved on tokens whose output norm exceeds MASSIVE times the median)"""
     curves: pd.DataFrame
     """columns block, seed, step, seconds, gate, gain: each fit along its checkpoints"""
     modules: dict[tuple[int, int], PolyLinear]
@@ -51,9 +53,9 @@ def residual_probes(rows: BlockRows, seeds: Sequence[int], solver: str = "direct
             key = {**rows.key(block), "seeds": list(seeds), "solver": solver, "layout": [list(term) for term in layout], "steps": steps}
             found = _of_block(key, (rows, block, list(seeds), solver, layout, steps, bar))
             maps[block] = AffineMap(torch.from_numpy(found["weight"]), torch.from_numpy(found["bias"]))
-            for fit in found["paths"]:
+            for fit, share in zip(found["paths"], found["massive_share"], strict=True):
                 path = Path(**fit)
-                tables.append({"block": block, "seed": path.seed, "r2_lin": found["r2_lin"], **_gains(path, found["deviation"])})
+                tables.append({"block": block, "seed": path.seed, "r2_lin": found["r2_lin"], **_gains(path, found["deviation"]), "massive_share": share})
                 gain = (path.errors[0].sum() - np.array([e.sum() for e in path.errors])) / found["deviation"].sum()
                 curves.append(pd.DataFrame({"block": block, "seed": path.seed, "step": path.step, "seconds": path.seconds, "gate": path.gate, "gain": gain}))
                 modules[block, path.seed] = _module(maps[block], layout, path)
@@ -69,8 +71,19 @@ def _of_block(work: tuple) -> dict:
     left = lambda x, y: (y.double() - affine(x.double())).to(y.dtype)  # noqa: E731
     residual = Residual(split.x, left(split.x, split.y), split.x_test, left(split.x_test, split.y_test))
     paths = [fit_adamw(residual, layout, s, steps, bar=bar) for s in seeds] if solver == "adamw" else fit_direct(residual, layout, seeds, steps)
-    return {"paths": [asdict(path) for path in paths], "r2_lin": score.r2, "deviation": as_numpy(split.deviation()),
+    norm = split.y_test.double().norm(dim=-1)
+    massive = norm > MASSIVE * norm.median()
+    shares = [_share_saved(residual, _module(affine, layout, path).to(split.x.device), massive) for path in paths]
+    return {"paths": [asdict(path) for path in paths], "r2_lin": score.r2, "deviation": as_numpy(split.deviation()), "massive_share": shares,
             "weight": as_numpy(affine.weight.float()), "bias": as_numpy(affine.bias.float())}  # fmt: skip
+
+
+@torch.no_grad()
+def _share_saved(rows: Residual, module: PolyLinear, massive: torch.Tensor) -> float:
+    """Share of the squared error that the branch saves on held-out tokens which is saved on massive ones; nan if it saves none."""
+    branch = module.quad_scale.exp() * (products(rows.x_test @ module.factors, module.layout) @ module.out)
+    saved = rows.left_test.double().square().sum(-1) - (rows.left_test - branch).double().square().sum(-1)
+    return float((saved * massive).sum() / saved.sum()) if saved.sum() > 0 else float("nan")
 
 
 def _module(affine: AffineMap, layout: Layout, path: Path) -> PolyLinear:
