@@ -50,13 +50,13 @@ def develop(families: Sequence[str], texts: Mapping[str, tuple[torch.Tensor, tor
     texts: {name: (training windows, held-out windows)}; measured_on: windows [n, seq_len]. Each run is cached when it is done. Returns (profiles,
     losses): columns family, text, seed, step, block, r2; and family, text, seed, step, train_loss, held_out_loss (nats).
     """
-    todo = list(itertools.product(families, texts, seeds))
+    todo, device = list(itertools.product(families, texts, seeds)), "cuda" if torch.cuda.is_available() else "cpu"
     profiles, losses = [], []
     with progress(total=len(todo) * steps, desc=f"training {len(todo)} small models", unit="step") as bar:
         for done, (family, text, seed) in enumerate(todo, 1):
             run = TrainingRun(steps=steps, warmup=min(100, max(1, steps // 5)), seed=seed)
-            key = {"family": family, "text": digest(texts[text]), "measured_on": digest(measured_on), "run": digest(vars(run)), "vocab": vocab_size}
-            found = _develop(key, (family, texts[text], measured_on, vocab_size, run, bar))
+            key = {"family": family, "text": digest(texts[text]), "measured_on": digest(measured_on), "run": digest(vars(run)), "vocab": vocab_size, "device": device}
+            found = _develop(key, (family, texts[text], measured_on, vocab_size, run, device, bar))
             where = {"family": family, "text": text, "seed": seed}
             profiles.append(pd.DataFrame(found["profiles"]).assign(**where))
             losses.append(pd.DataFrame(found["losses"]).assign(**where))
@@ -66,8 +66,8 @@ def develop(families: Sequence[str], texts: Mapping[str, tuple[torch.Tensor, tor
 
 @cached
 def _develop(work: tuple) -> dict:
-    family, (data, held_out), measured_on, vocab_size, run, bar = work
-    model, rows = build(family, vocab_size, run.seed), []
+    family, (data, held_out), measured_on, vocab_size, run, device, bar = work
+    model, rows = build(family, vocab_size, run.seed).to(device), []
 
     def look(step: int) -> None:
         subject = as_subject(model, name=family)
