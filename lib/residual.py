@@ -27,7 +27,8 @@ class ResidualProbes:
     """one row a block and seed: r2_lin, gain (best checkpoint on the held-out tail, so never negative: the paper's), gain_unseen (the
     checkpoint chosen on every other held-out window and scored on the rest, both ways) with a 95% bootstrap interval over windows,
     best_step, seconds (the fit alone), gate (mean exp(quad_scale) at the best checkpoint), massive_share (of the held-out error saved, what
-    is saved on tokens whose output norm exceeds MASSIVE times the median)"""
+    is saved on tokens whose output norm exceeds MASSIVE times the median), ordinary_share (of the residual on all other tokens, what the
+    branch recovers)"""
     curves: pd.DataFrame
     """columns block, seed, step, seconds, gate, gain: each fit along its checkpoints"""
     modules: dict[tuple[int, int], PolyLinear]
@@ -53,9 +54,9 @@ def residual_probes(rows: BlockRows, seeds: Sequence[int], solver: str = "direct
             key = {**rows.key(block), "seeds": list(seeds), "solver": solver, "layout": [list(term) for term in layout], "steps": steps}
             found = _of_block(key, (rows, block, list(seeds), solver, layout, steps, bar))
             maps[block] = AffineMap(torch.from_numpy(found["weight"]), torch.from_numpy(found["bias"]))
-            for fit, share in zip(found["paths"], found["massive_share"], strict=True):
+            for fit, share in zip(found["paths"], found["tokens"], strict=True):
                 path = Path(**fit)
-                tables.append({"block": block, "seed": path.seed, "r2_lin": found["r2_lin"], **_gains(path, found["deviation"]), "massive_share": share})
+                tables.append({"block": block, "seed": path.seed, "r2_lin": found["r2_lin"], **_gains(path, found["deviation"]), **share})
                 gain = (path.errors[0].sum() - np.array([e.sum() for e in path.errors])) / found["deviation"].sum()
                 curves.append(pd.DataFrame({"block": block, "seed": path.seed, "step": path.step, "seconds": path.seconds, "gate": path.gate, "gain": gain}))
                 modules[block, path.seed] = _module(maps[block], layout, path)
@@ -73,17 +74,19 @@ def _of_block(work: tuple) -> dict:
     paths = [fit_adamw(residual, layout, s, steps, bar=bar) for s in seeds] if solver == "adamw" else fit_direct(residual, layout, seeds, steps)
     norm = split.y_test.double().norm(dim=-1)
     massive = norm > MASSIVE * norm.median()
-    shares = [_share_saved(residual, _module(affine, layout, path).to(split.x.device), massive) for path in paths]
-    return {"paths": [asdict(path) for path in paths], "r2_lin": score.r2, "deviation": as_numpy(split.deviation()), "massive_share": shares,
+    shares = [_by_kind_of_token(residual, _module(affine, layout, path).to(split.x.device), massive) for path in paths]
+    return {"paths": [asdict(path) for path in paths], "r2_lin": score.r2, "deviation": as_numpy(split.deviation()), "tokens": shares,
             "weight": as_numpy(affine.weight.float()), "bias": as_numpy(affine.bias.float())}  # fmt: skip
 
 
 @torch.no_grad()
-def _share_saved(rows: Residual, module: PolyLinear, massive: torch.Tensor) -> float:
-    """Share of the squared error that the branch saves on held-out tokens which is saved on massive ones; nan if it saves none."""
+def _by_kind_of_token(rows: Residual, module: PolyLinear, massive: torch.Tensor) -> dict[str, float]:
+    """What the branch of the best checkpoint does on massive and on ordinary held-out tokens; nan where there is nothing to share."""
     branch = module.quad_scale.exp() * (products(rows.x_test @ module.factors, module.layout) @ module.out)
-    saved = rows.left_test.double().square().sum(-1) - (rows.left_test - branch).double().square().sum(-1)
-    return float((saved * massive).sum() / saved.sum()) if saved.sum() > 0 else float("nan")
+    left = rows.left_test.double().square().sum(-1)
+    saved = left - (rows.left_test - branch).double().square().sum(-1)
+    ratio = lambda part, whole: float(part / whole) if whole > 0 else float("nan")  # noqa: E731
+    return {"massive_share": ratio((saved * massive).sum(), saved.sum()), "ordinary_share": ratio(saved[~massive].sum(), left[~massive].sum())}
 
 
 def _module(affine: AffineMap, layout: Layout, path: Path) -> PolyLinear:
