@@ -113,11 +113,11 @@ def two_blocks_figure(table, printed, name: str) -> plt.Figure:
             ax.errorbar(rows.params_over_d2, rows[metric], bars, fmt="o", color=SUBJECT, capsize=3, label=name, zorder=3)
             for row in rows.itertuples():
                 ax.annotate(row.candidate, (row.params_over_d2, getattr(row, metric)), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
-            for (subject, its_block), theirs in printed[printed.place == k].groupby(["subject", "block"]):
+            for subject, theirs in printed[printed.place == k].groupby("subject"):
                 colour, marker = styles[subject]
-                ax.plot(theirs.params_over_d2, theirs[metric], color=colour, marker=marker, mfc="none", ls=":", lw=1, label=f"{subject}, block {its_block} (paper)")
-        axes[0, k].set(title=f"block {block} ({'early' if k == 0 else 'deep'})", ylim=(0, 1.06))
-        axes[1, k].set(xlabel="parameters / d²", ylim=(0, 1.06), xlim=(0.85, 2.35))
+                ax.plot(theirs.params_over_d2, theirs[metric], color=colour, marker=marker, mfc="none", ls=":", lw=1, label=f"{subject} (paper)")
+        axes[0, k].set(title=f"block {block} ({'early' if k == 0 else 'deep'})", ylim=(0, 1.12))
+        axes[1, k].set(xlabel="parameters / d²", ylim=(0, 1.12), xlim=(0.85, 2.35))
     axes[0, 0].set_ylabel("held-out $R^2$")
     axes[1, 0].set_ylabel("cosine, mean over tokens")
     axes[1, 0].legend(loc="lower right", fontsize=8.5)

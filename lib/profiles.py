@@ -33,7 +33,7 @@ class Profile:
     """steps of the direct solver of product branches"""
     adamw_steps: int = 8_000
     """steps of the paper's solver of product branches (Whipp §9)"""
-    adamw_blocks: int | None = 10
+    adamw_blocks: int | None = 6
     """how many blocks, evenly spaced, the paper's solver is run on; None: all"""
     candidate_steps: int = 3_000
     """steps of a trained candidate (Whipp §9: 8,000)"""
@@ -41,7 +41,7 @@ class Profile:
     """fine-tuning steps of a swapped layer (Whipp §4: 200)"""
     heal_eval_tokens: int = 4_096
     """tokens on which a healed layer's perplexity is measured"""
-    training_steps: int = 240
+    training_steps: int = 180
     """steps of each small model trained on the spot"""
     seeds: tuple[int, ...] = (42, 43, 44)
     seq_len: int = 128
