@@ -145,7 +145,9 @@ def dissociation_figure(table, name: str, printed) -> plt.Figure:
     depth.axhline(0, color="#777777", lw=1)
     bars = (table.saved - table.saved_low), (table.saved_high - table.saved)
     depth.errorbar(table.block, table.saved, bars, color=COLOURS[0], marker="s", capsize=2, elinewidth=1)
-    depth.set(ylabel="perplexity saved by the bilinear layer (%)", title="Where the product helps")
+    depth.set_yscale("symlog", linthresh=1)
+    depth.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}%"))
+    depth.set(ylabel="perplexity saved by the bilinear layer", title="Where the product helps")
     block_axis(depth, len(table))
     return figure
 
@@ -167,7 +169,8 @@ def healing_figure(table, name: str) -> plt.Figure:
         if len(original):
             ax.axhline(original.iloc[0], color=COLOURS[0], ls=":", lw=1.2)
         ax.set_xticks(range(len(names)), names)
-        ax.set_yscale("symlog", linthresh=10)
+        ax.set_yscale("symlog", linthresh=1)
+        ax.yaxis.set_major_locator(mpl.ticker.FixedLocator([sign * v for sign in (-1, 1) for v in (0, 1, 3, 10, 30, 100, 300, 1000, 3000)]))
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.4g}%" if v else "0"))
         ax.set(title=f"{name}, block {block}", ylabel="ΔPPL against the untouched model")
     axes[0, 0].legend(loc="best", fontsize=9)
