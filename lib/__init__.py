@@ -2,8 +2,9 @@
 
 The modules follow the way of the data; imports only ever point to the left:
 
-    errors, paths -> profiles -> cache -> assets -> corpora, subjects (blocks) -> hooks -> moments (surrogates)
-    -> recoverability, rank, outliers, domains, descent, baselines, perplexity -> training, claims, plots -> report -> render
+    errors, paths -> profiles, checks, claims (intervals, variance) -> cache -> assets -> corpora, subjects (blocks) -> hooks -> moments (surrogates)
+    -> recoverability, rank, reweighted, outliers, domains, descent, baselines, perplexity, rows -> training, development
+    -> probes, polyfit, residual, candidates, healing -> plots -> report -> render
 """
 
 import warnings

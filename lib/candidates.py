@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from lib.cache import as_numpy, cached
-from lib.errors import unknown
+from lib.checks import check_fits
+from lib.errors import InputError, unknown
 from lib.probes import PROBES, PolyLinear, build_probe, n_params
 from lib.progress import progress
 from lib.rows import BlockRows, Split
@@ -41,6 +42,9 @@ def fit_candidates(rows: BlockRows, names: Sequence[str], seeds: Sequence[int], 
     for name in names:
         if name != "linear" and name not in PROBES:
             raise unknown("candidate", name, ["linear", *PROBES])
+    check_fits(steps, seeds, rows.blocks)
+    if not isinstance(scale_aware, bool):
+        raise InputError(f"scale_aware {scale_aware!r} is neither True nor False.")
     table, modules = [], {}
     todo = [(block, name, seed) for block in rows.blocks for name in names for seed in (seeds if name != "linear" else seeds[:1])]
     with progress(total=steps * len(todo), desc="fitting candidates", unit="step") as bar:

@@ -62,6 +62,11 @@ def _checked(verdicts: Iterable[str]) -> list[str]:
     return found
 
 
+def at_budget(verdict: str, spent: float, needed: float) -> str:
+    """The verdict of a run that spent less than the claim is about: it may confirm, but its failure decides nothing."""
+    return "inconclusive" if _checked([verdict]) == ["contradicted"] and spent < needed else verdict
+
+
 def within(here: float, published: float, tolerance: float) -> str:
     """Verdict where subject and corpus equal the paper's: the number itself is compared."""
     if not math.isfinite(here):

@@ -1,20 +1,23 @@
-"""Where recoverability comes from (Whipp §5.2): profiles along training, over seeds and texts, and how the variance of R² divides."""
+"""Where recoverability comes from (Whipp §5.2): profiles at random initialisation, and along training over seeds and texts."""
 
-import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 import torch
 from transformers import AutoModelForCausalLM
 
+from lib import cache
 from lib.cache import cached, digest
-from lib.errors import InputError
+from lib.checks import check_fits
+from lib.errors import InputError, unknown
 from lib.hooks import forward_body, record
 from lib.moments import Collector
 from lib.progress import progress
 from lib.subjects import Subject, as_subject
-from lib.training import TrainingRun, build, train
+from lib.training import FAMILIES, TrainingRun, build, train
 
 
 def untrained(subject: Subject, seed: int = 42) -> Subject:
@@ -27,6 +30,9 @@ def untrained(subject: Subject, seed: int = 42) -> Subject:
 
 def profile(subject: Subject, windows: torch.Tensor, held_out: float = 0.2, batch: int = 32) -> np.ndarray:
     """R²_lin of every block, [n_blocks], fitted on the first and scored on the last share of `windows` [n, seq_len]. Not cached."""
+    subject.check(windows)
+    if not 0 < held_out < 1 or len(windows) < 2:
+        raise InputError(f"{len(windows)} windows cannot be split with a share of {held_out} held out: use at least two windows and a share between 0 and 1.")
     cut = len(windows) - max(1, round(len(windows) * held_out))
     moments = []
     for part in (windows[:cut], windows[cut:]):
@@ -43,30 +49,42 @@ def checkpoints(steps: int, n: int = 12) -> list[int]:
     return sorted({0, *(round(float(s)) for s in np.geomspace(max(1, steps / 100), steps, n - 1))})
 
 
-def develop(families: Sequence[str], texts: Mapping[str, tuple[torch.Tensor, torch.Tensor]], measured_on: torch.Tensor, seeds: Sequence[int],
-            vocab_size: int, steps: int) -> tuple[pd.DataFrame, pd.DataFrame]:  # fmt: skip
-    """Train every family on every text from every seed and measure R²_lin of every block at a dozen checkpoints, always on the same windows.
+def develop(todo: Sequence[tuple[str, str, int]], texts: Mapping[str, tuple[torch.Tensor, torch.Tensor]], measured_on: torch.Tensor,
+            vocab_size: int, steps: int, batch: int = 16) -> tuple[pd.DataFrame, pd.DataFrame]:  # fmt: skip
+    """Train one small model for each (family, text, seed) and measure R²_lin of every block at a dozen checkpoints, always on the same windows.
 
-    texts: {name: (training windows, held-out windows)}; measured_on: windows [n, seq_len]. Each run is cached when it is done. Returns (profiles,
-    losses): columns family, text, seed, step, block, r2; and family, text, seed, step, train_loss, held_out_loss (nats).
+    texts: {name: (training windows, held-out windows)}; measured_on: windows [n, seq_len]. Without a GPU the models train side by side, one thread
+    each: they are too small to gain from more. Each is cached when it is done. Returns (profiles, losses): columns family, text, seed, step, block,
+    r2; and family, text, seed, step, train_loss, held_out_loss (nats).
     """
-    todo, device = list(itertools.product(families, texts, seeds)), "cuda" if torch.cuda.is_available() else "cpu"
-    profiles, losses = [], []
-    with progress(total=len(todo) * steps, desc=f"training {len(todo)} small models", unit="step") as bar:
-        for done, (family, text, seed) in enumerate(todo, 1):
-            run = TrainingRun(steps=steps, warmup=min(100, max(1, steps // 5)), seed=seed)
-            key = {"family": family, "text": digest(texts[text]), "measured_on": digest(measured_on), "run": digest(vars(run)), "vocab": vocab_size, "device": device}
-            found = _develop(key, (family, texts[text], measured_on, vocab_size, run, device, bar))
-            where = {"family": family, "text": text, "seed": seed}
-            profiles.append(pd.DataFrame(found["profiles"]).assign(**where))
-            losses.append(pd.DataFrame(found["losses"]).assign(**where))
-            bar.update(done * steps - bar.n)  # a run from the cache moved no bar
+    for family, text, _ in todo:
+        if family not in FAMILIES:
+            raise unknown("family", family, list(FAMILIES))
+        if text not in texts:
+            raise unknown("text", text, list(texts))
+    check_fits(steps, {seed for *_, seed in todo})
+    cuda = torch.cuda.is_available()
+    workers, measured, named = 1 if cuda else min(len(todo), joblib.cpu_count()), digest(measured_on), {text: digest(windows) for text, windows in texts.items()}
+    calls = []
+    for family, text, seed in todo:
+        run = TrainingRun(steps=steps, batch=batch, warmup=min(100, max(1, steps // 5)), seed=seed)
+        key = {"family": family, "text": named[text], "measured_on": measured, "run": digest(vars(run)), "vocab": vocab_size, "device": "cuda" if cuda else "cpu"}
+        calls.append(joblib.delayed(_in_worker)(cache.CACHE, key, (family, texts[text], measured_on, vocab_size, run, key["device"])))
+    with joblib.parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
+        results = list(progress(joblib.Parallel(return_as="generator")(calls), total=len(todo), desc=f"training small models, {workers} at a time", unit="model"))
+    where = [dict(zip(("family", "text", "seed"), names, strict=True)) for names in todo]
+    profiles, losses = ([pd.DataFrame(found[part]).assign(**names) for found, names in zip(results, where, strict=True)] for part in ("profiles", "losses"))
     return pd.concat(profiles, ignore_index=True), pd.concat(losses, ignore_index=True)
+
+
+def _in_worker(store: Path, key: dict, work: tuple) -> dict:
+    cache.CACHE = store  # a worker is a fresh process: it would fall back on the default place
+    return _develop(key, work)
 
 
 @cached
 def _develop(work: tuple) -> dict:
-    family, (data, held_out), measured_on, vocab_size, run, device, bar = work
+    family, (data, held_out), measured_on, vocab_size, run, device = work
     model, rows = build(family, vocab_size, run.seed).to(device), []
 
     def look(step: int) -> None:
@@ -74,29 +92,5 @@ def _develop(work: tuple) -> dict:
         rows.extend({"step": step, "block": b, "r2": float(r2)} for b, r2 in enumerate(profile(subject, measured_on)))
         model.requires_grad_(True).train()  # a Subject is frozen
 
-    curve = train(model, data, held_out, run, every=max(1, run.steps // 4), look=look, at=checkpoints(run.steps), bar=bar)
+    curve = train(model, data, held_out, run, every=max(1, run.steps // 4), look=look, at=checkpoints(run.steps), quiet=True)
     return {"profiles": rows, "losses": curve.to_dict("records")}
-
-
-def variance_shares(table: pd.DataFrame, factors: Sequence[str], value: str = "r2") -> pd.DataFrame:
-    """How the variance of `value` divides among `factors` and their interactions: columns term (a:b), degrees, share.
-
-    Analysis of variance of a balanced design with one value a cell: the effect of a set of factors is its cell mean less the effects of
-    all smaller sets, so the sums of squares add up to the whole. Raises InputError if some combination is missing or repeated.
-    """
-    sizes = [table[f].nunique() for f in factors]
-    if len(table) != np.prod(sizes) or table.duplicated(list(factors)).any():
-        raise InputError(f"the design is not balanced: {len(table)} rows for {' × '.join(f'{n} {f}' for n, f in zip(sizes, factors, strict=True))}; give each combination once.")
-    cells = table.sort_values(list(factors))[value].to_numpy(float).reshape(sizes)
-    total = np.square(cells - cells.mean()).sum()
-    if not total > 0:
-        raise InputError(f"{value} does not vary: there is nothing to divide.")
-    effects: dict[tuple, np.ndarray] = {}
-    for order in range(len(factors) + 1):
-        for chosen in itertools.combinations(range(len(factors)), order):
-            others = tuple(a for a in range(len(factors)) if a not in chosen)
-            mean = cells.mean(others, keepdims=True)
-            effects[chosen] = mean - sum(effect for smaller, effect in effects.items() if set(smaller) < set(chosen))
-    return pd.DataFrame([{"term": ":".join(factors[a] for a in chosen), "degrees": int(np.prod([sizes[a] - 1 for a in chosen])),
-                          "share": float(np.square(np.broadcast_to(effect, sizes)).sum() / total)}
-                         for chosen, effect in effects.items() if chosen])  # fmt: skip

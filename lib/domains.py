@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 
-from lib.errors import InputError
+from lib.errors import InputError, unknown
+from lib.intervals import bootstrap, pearson, spearman
 from lib.moments import total
 from lib.recoverability import fold_intervals, fold_moments, recoverability
 from lib.subjects import Subject
@@ -32,17 +32,15 @@ def agreement(profiles: pd.DataFrame, reference: str, seed: int = 42) -> pd.Data
 
     Columns domain, pearson(_low, _high), spearman(_low, _high), mean_abs_shift(_low, _high), worst_shift, worst_block.
     """
+    if reference not in set(profiles.domain):
+        raise unknown("domain", reference, list(profiles.domain.unique()))
     wide = profiles.pivot_table(index="block", columns="domain", values="r2_lin")
     rows = []
     for name in (d for d in profiles.domain.unique() if d != reference):
         pair, row = (wide[reference].to_numpy(), wide[name].to_numpy()), {"domain": name}
-        for metric, function in {
-            "pearson": lambda a, b: stats.pearsonr(a, b).statistic,
-            "spearman": lambda a, b: stats.spearmanr(a, b).statistic,
-            "mean_abs_shift": lambda a, b: np.abs(a - b).mean(),
-        }.items():
-            interval = stats.bootstrap(pair, function, paired=True, vectorized=False, n_resamples=2000, rng=seed, method="percentile").confidence_interval
-            row |= {metric: function(*pair), f"{metric}_low": interval.low, f"{metric}_high": interval.high}
+        for metric, function in {"pearson": pearson, "spearman": spearman, "mean_abs_shift": lambda a, b: np.abs(a - b).mean()}.items():
+            found = bootstrap(function, *pair, paired=True, seed=seed)
+            row |= {metric: found.value, f"{metric}_low": found.low, f"{metric}_high": found.high}
         shift = (wide[name] - wide[reference]).abs()
         rows.append({**row, "worst_shift": shift.max(), "worst_block": int(shift.idxmax())})
     return pd.DataFrame(rows)

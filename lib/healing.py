@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from lib.cache import as_numpy, cached, code_digest, digest
+from lib.checks import check_fits
 from lib.errors import InputError
 from lib.hooks import forward_body, get_block, record, resume, swap
+from lib.perplexity import is_known
 from lib.progress import progress
 from lib.subjects import Subject
 from lib.surrogates import AffineMap
@@ -33,10 +35,11 @@ def heal(subject: Subject, windows: torch.Tensor, modules: Mapping[tuple, nn.Mod
 
     `windows` [n, seq_len] are training text. AdamW without weight decay on `batch` windows a step; the seed sets their order, so all
     modules of one seed see the same text. Optimizer and batch are ours. A module may be the block's own FFN: that is the
-    heal-original control. Nothing of the subject changes. Each result is cached when it is done.
+    heal-original control. Nothing of the subject changes. Each result is cached when it is done (swap_sweep says for which modules).
     """
-    if not steps >= 1:
-        raise InputError(f"{steps} healing steps are not possible: use at least 1.")
+    check_fits(steps, {seed for *_, seed in modules})
+    if not (lr > 0 and batch >= 1):
+        raise InputError(f"a rate of {lr} and {batch} windows a step are not possible: use a rate above 0 and at least one window.")
     blocks, healed = sorted({get_block(subject, block).index for block, *_ in modules}), {}
     streams = functools.cache(lambda: residual_streams(subject, windows, blocks))  # only if something is not in the cache
     with progress(total=len(modules) * steps, desc=f"healing {len(modules)} layers", unit="step") as bar:
@@ -45,7 +48,7 @@ def heal(subject: Subject, windows: torch.Tensor, modules: Mapping[tuple, nn.Mod
             code = sorted({code_digest(type(part).__module__) for part in layer.modules() if type(part).__module__.startswith("lib.")})
             key = {"subject": subject.key, "windows": digest(windows), "block": block, "module": digest((repr(layer), dict(layer.state_dict()))), "code": code,
                    "steps": steps, "lr": lr, "batch": batch, "seed": seed, "device": subject.device.type}  # fmt: skip
-            state = _heal(key, (subject, windows, block, layer, streams, steps, lr, batch, seed, bar))
+            state = (_heal if is_known(layer) else lambda _, work: _heal.__wrapped__(work))(key, (subject, windows, block, layer, streams, steps, lr, batch, seed, bar))
             layer.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
             healed[block, name, seed] = layer.requires_grad_(False).eval()
             bar.update(done * steps - bar.n)  # a result from the cache moved no bar

@@ -64,8 +64,8 @@ def swap_sweep(subject: Subject, windows: torch.Tensor, maps: Mapping[Swap, nn.M
     """
     subject.check(windows)
     maps = {key: maps[key] for key in sorted(maps, key=_block) if get_block(subject, _block(key))}
-    # A module is more than its weights: only what is built of torch's parts and this package's is cached.
-    measure = _sweep_batch if all(map(_is_known, maps.values())) else lambda _, work: _sweep_batch.__wrapped__(work)
+    # A module is more than its weights: only what is built of parts of torch, transformers and this package is cached.
+    measure = _sweep_batch if all(map(is_known, maps.values())) else lambda _, work: _sweep_batch.__wrapped__(work)
     weights = digest([(repr(m), dict(m.state_dict())) for m in maps.values()])
     code = sorted({code_digest(type(part).__module__) for m in maps.values() for part in m.modules() if type(part).__module__.startswith("lib.")})
     rows = []
@@ -78,9 +78,9 @@ def swap_sweep(subject: Subject, windows: torch.Tensor, maps: Mapping[Swap, nn.M
     return base, {key: np.concatenate([r["losses"][k] for r in rows]) for k, key in enumerate(maps)}
 
 
-def _is_known(module: nn.Module) -> bool:
+def is_known(module: nn.Module) -> bool:
     """Whether repr and weights say all about `module`."""
-    return all(type(part).__module__.startswith(("lib.", "torch.nn.")) for part in module.modules())
+    return all(type(part).__module__.startswith(("lib.", "torch.nn.", "transformers.")) for part in module.modules())
 
 
 @cached
@@ -105,8 +105,12 @@ def delta_ppl(base: np.ndarray, swapped: Mapping[Swap, np.ndarray], level: float
     The interval is a t-interval of the mean loss difference over windows (tokens in a window are dependent, windows much
     less so), carried through exp: ΔPPL in percent is 100 (exp(mean Δ) - 1).
     """
+    if not 0 < level < 1:
+        raise InputError(f"level {level} is no share: use one between 0 and 1, for example 0.95.")
     base_ppl, rows = perplexity(base), []
     for key, losses in swapped.items():
+        if np.shape(losses) != np.shape(base):
+            raise InputError(f"the losses of swap {key} are {np.shape(losses)}, those without a swap {np.shape(base)}: measure both on the same windows.")
         where = dict(zip(["block", *names], key if isinstance(key, tuple) else (key,), strict=True))
         per_window = (losses - base).mean(1)
         mean, n = per_window.mean(), len(per_window)

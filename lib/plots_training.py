@@ -46,14 +46,21 @@ def trajectory_figure(profiles) -> plt.Figure:
 
 
 def shares_figure(shares) -> plt.Figure:
-    """Shares of the variance of R² as bars. shares: columns term, share, kind."""
-    figure, ax = plt.subplots(figsize=(8.5, 0.36 * len(shares) + 1.2))
-    rows = shares.sort_values("share")
-    kinds = list(dict.fromkeys(shares.kind))
+    """Shares of the variance of R² as bars, a panel for each design; a tick where pure noise would put each.
+
+    shares: columns varied (the factor besides family and block), term, degrees, share, kind.
+    """
+    designs, kinds = list(shares.varied.unique()), list(dict.fromkeys(shares.kind))
+    figure, axes = plt.subplots(1, len(designs), figsize=(6 * len(designs), 3.4), sharex=True, squeeze=False)
     colours = dict(zip(kinds, (SUBJECT, *COLOURS), strict=False))
-    ax.barh(rows.term, rows.share, color=[colours[k] for k in rows.kind])
-    for y, row in enumerate(rows.itertuples()):
-        ax.annotate(f"{row.share:.1%}", (row.share, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
-    ax.set(xlabel="share of the variance of $R^2_{\\mathrm{lin}}$ over models and blocks", xlim=(0, 1.12 * rows.share.max()), title="What recoverability depends on")
-    ax.legend([plt.Rectangle((0, 0), 1, 1, color=colours[k]) for k in kinds], kinds, loc="lower right", fontsize=9)
+    for ax, varied in zip(axes[0], designs, strict=True):
+        rows = shares[shares.varied == varied].iloc[::-1]
+        noise = rows.degrees / rows.degrees.sum()
+        ax.barh(rows.term.str.replace(":", " × "), rows.share, color=[colours[k] for k in rows.kind])
+        ax.plot(noise, range(len(rows)), ls="none", marker="|", ms=11, mew=2, color="#888888")
+        for y, (share, tick) in enumerate(zip(rows.share, noise, strict=True)):
+            ax.annotate(f"{share:.1%}", (max(share, tick), y), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)
+        ax.set(title=f"{varied}s varied", xlabel="share of the variance of $R^2_{\\mathrm{lin}}$", xlim=(0, 1.15 * max(shares.share.max(), noise.max())))
+    handles = [*(plt.Rectangle((0, 0), 1, 1, color=colours[k]) for k in kinds), plt.Line2D([], [], ls="none", marker="|", ms=11, mew=2, color="#888888")]
+    figure.legend(handles, [*kinds, "pure noise"], loc="outside lower center", ncols=4, fontsize=9)
     return figure

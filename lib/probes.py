@@ -1,5 +1,6 @@
 """Position-wise stand-ins for an FFN beyond the affine map: polynomial and two-layer probes, and the conjunction index (Whipp §3.2, §3.3)."""
 
+import copy
 import functools
 import math
 from collections.abc import Callable
@@ -34,6 +35,8 @@ class PolyLinear(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, layout: Layout = BILINEAR, seed: int = 42):
         super().__init__()
+        if not layout:
+            raise InputError("a PolyLinear needs a product term: give a layout such as ((2, 16),), or use an AffineMap.")
         for degree, rank in layout:
             if not (isinstance(rank, int) and 1 <= rank <= min(d_in, d_out)):
                 raise InputError(f"rank {rank} is not possible for a map from {d_in} to {d_out} features: use a whole number from 1 to {min(d_in, d_out)}.")
@@ -109,14 +112,17 @@ def conjunction_index(module: nn.Module, x: torch.Tensor, half: torch.Tensor, ba
         joint = f_AB - f_A - f_B + f_0,   alone = (f_A - f_0) + (f_B - f_0),   index = |joint| / (|joint| + |alone|),
 
     norms over all rows and features. The formula is ours; the paper names only the idea. An affine map reads 0, a pure AND 1.
-    Computed in float64. Raises InputError if a half is empty.
+    Computed in float64. Raises InputError if a half is empty or something is not finite.
     """
     if half.dtype != torch.bool or half.shape != x.shape[-1:]:
         raise InputError(f"half must be {x.shape[-1]} true/false values, one a feature, not {half.dtype} of shape {tuple(half.shape)}.")
     if not 0 < int(half.sum()) < len(half):
         raise InputError(f"one of the two feature halves is empty ({int(half.sum())} of {len(half)} features are in the first): put features in both.")
-    dtype = next(iter(module.state_dict().values())).dtype if module.state_dict() else x.dtype
-    module, x = module.double(), x.double()
+    if x.dim() != 2 or not len(x):
+        raise InputError(f"x must be rows [n, d], at least one, not of shape {tuple(x.shape)}.")
+    if baseline is not None and baseline.shape != half.shape:
+        raise InputError(f"baseline must be {len(half)} values, one a feature, not of shape {tuple(baseline.shape)}.")
+    module, x = copy.deepcopy(module).double(), x.double()  # the caller's keeps its precision
     baseline = x.mean(0) if baseline is None else baseline.double()
     joint = alone = 0.0
     for rows in x.split(chunk):
@@ -124,7 +130,8 @@ def conjunction_index(module: nn.Module, x: torch.Tensor, half: torch.Tensor, ba
         a, b = module(torch.where(half, rows, baseline)), module(torch.where(half, baseline, rows))
         joint += float((both - a - b + none).square().sum())
         alone += float((a + b - 2 * none).square().sum())
-    module.to(dtype)
+    if not math.isfinite(joint + alone):
+        raise InputError("the conjunction index is undefined: the module, x or baseline holds values that are not finite.")
     return math.sqrt(joint) / (math.sqrt(joint) + math.sqrt(alone)) if joint + alone > 0 else 0.0
 
 

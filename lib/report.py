@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -35,12 +36,15 @@ class Report:
     model: str
     corpus: str
     seed: int
+    options: dict = field(default_factory=dict)
+    """further parameters of the notebook that are not at their default"""
     started: float = field(default_factory=time.time)
 
     @property
     def folder(self) -> Path:
-        """data/results/<profile>/<model>/<notebook>."""
-        return DATA / "results" / self.profile.name / label(self.profile, self.model, self.corpus, self.seed) / self.slug
+        """data/results/<profile>/<model>/<notebook>; corpus, seed and options that are not the usual ones are part of the model's folder."""
+        run = label(self.profile, self.model, self.corpus, self.seed) + "".join(f"+{name}={slugify(str(value))}" for name, value in self.options.items())
+        return DATA / "results" / self.profile.name / run / self.slug
 
     def save(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
         """Write a table as <name>.csv among the results and hand it back."""
@@ -72,7 +76,7 @@ class Report:
     def provenance(self, **counts: int) -> str:
         """Store what this run was beside its results, and say it in one line. `counts` are token counts and the like."""
         facts = {
-            "profile": self.profile.name, "model": self.model, "corpus": self.corpus, "seed": self.seed, **counts,
+            "profile": self.profile.name, "model": self.model, "corpus": self.corpus, "seed": self.seed, **self.options, **counts,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads",
             "python": platform.python_version(), **{p: version(p) for p in ("torch", "transformers", "numpy")},
             "wall": f"{time.time() - self.started:.0f} s (steps found in the cache not repeated)",
@@ -82,21 +86,41 @@ class Report:
         return " · ".join(f"{k} {v:,}" if isinstance(v, int) and k != "seed" else f"{k} {v}" for k, v in facts.items())
 
 
-def start(slug: str, profile: str, model: str | None = None, corpus: str | None = None, seed: int = 42) -> Report:
+def start(slug: str, profile: str, model: str | None = None, corpus: str | None = None, seed: int = 42, **options) -> Report:
     """Check the notebook's parameters and begin its report; the first call of every notebook, before any long work.
 
-    `model` and `corpus` default to the profile's own. Raises InputError for an unknown profile, model, corpus, or a misspelt
+    `options` are further parameters of the notebook, None where at their default. `model` and `corpus` default to the profile's own. Raises InputError for an unknown profile, model, corpus, or a misspelt
     papermill parameter (papermill itself only warns).
     """
     check_parameters(_cells())
     chosen = get_profile(profile)
-    report = Report(slug, chosen, model or chosen.subject, corpus or chosen.corpus, seed)
+    report = Report(slug, chosen, model or chosen.subject, corpus or chosen.corpus, seed, {name: value for name, value in options.items() if value is not None})
     check_subject(report.model)
     check_corpus(report.corpus)
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise InputError(f"seed {seed!r} is no whole number from 0 to 2³²-1: give one, for example 42.")
     plots.style()
     return report
+
+
+def blocks_named(blocks: str | int | None, n_blocks: int) -> list[int]:
+    """The blocks of a parameter such as "1,10"; None: an early and a deep one, the second and the last but one (Whipp §5.5)."""
+    if blocks is None or blocks == "":
+        return sorted({min(1, n_blocks - 1), max(n_blocks - 2, 0)})
+    parts = [part.strip() for part in str(blocks).split(",")]
+    if not all(part.isdecimal() and int(part) < n_blocks for part in parts) or len(set(parts)) < len(parts):
+        raise InputError(f"blocks {blocks!r} are not distinct block numbers from 0 to {n_blocks - 1} with commas between: give for example '1,{max(n_blocks - 2, 0)}'.")
+    return [int(part) for part in parts]
+
+
+def domains_named(domains: str | None, reference: str, usual: Collection[str]) -> list[str]:
+    """The corpora of a parameter such as "king-james,python-stdlib", each checked; None: the profile's own, without the reference."""
+    names = [name.strip() for name in domains.split(",")] if domains else [name for name in usual if name != reference]
+    if reference in names or len(set(names)) < len(names):
+        raise InputError(f"domains {domains!r} name {reference!r}, the reference, or one corpus twice: name each other corpus once.")
+    for name in names:
+        check_corpus(name)
+    return names
 
 
 def _cells() -> list[str]:
@@ -129,7 +153,8 @@ def show(table: pd.DataFrame, digits: int = 3):
     formats = dict.fromkeys(view.select_dtypes("float").columns, lambda v: f"{v:,.{digits}g}" if abs(v) >= 10**6 else f"{v:,.{digits}f}")
     words = {"text-align": "left", "white-space": "normal", "vertical-align": "top"}
     styled = view.style.format(formats, na_rep="–").hide(axis="index")
-    styled = styled.set_properties(subset=view.select_dtypes(exclude="number").columns, **words)
+    in_words = view.select_dtypes(exclude="number").columns
+    styled = styled.set_properties(subset=in_words, **words).set_table_styles({c: [{"selector": "th", "props": "text-align: left"}] for c in in_words}, overwrite=False)
     # The same table gives the same bytes, so that a re-rendered notebook differs only where its numbers do.
     return HTML(styled.to_html(table_uuid=hashlib.sha256(view.to_csv().encode()).hexdigest()[:8]))
 

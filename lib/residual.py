@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 
 from lib.cache import as_numpy, cached
+from lib.checks import check_fits
 from lib.errors import unknown
 from lib.polyfit import Path, Residual, fit_adamw, fit_direct
 from lib.probes import BILINEAR, Layout, PolyLinear, products
@@ -46,6 +47,7 @@ def residual_probes(rows: BlockRows, seeds: Sequence[int], solver: str = "direct
     """
     if solver not in SOLVERS:
         raise unknown("solver", solver, list(SOLVERS))
+    check_fits(steps, seeds, rows.blocks if blocks is None else blocks)
     PolyLinear(rows.subject.d_model, rows.subject.d_model, layout)  # a rank that cannot be is refused before the model runs
     blocks = rows.blocks if blocks is None else list(blocks)
     tables, curves, modules, maps = [], [], {}, {}
@@ -97,12 +99,12 @@ def _module(affine: AffineMap, layout: Layout, path: Path) -> PolyLinear:
 
 
 def _gains(path: Path, deviation: np.ndarray, resamples: int = 2000) -> dict:
-    """Gains of one path: on the windows it was stopped on, and on windows it was not."""
+    """Gains of one path: on the windows it was stopped on, and on windows it was not (nan with a single held-out window)."""
     errors = np.stack(path.errors)  # [n_checkpoints, n_windows]
     best = int(errors.sum(1).argmin())
     even = np.arange(errors.shape[1]) % 2 == 0
-    saved = np.empty(errors.shape[1])  # error saved on each window by the checkpoint chosen on the other half
-    for half in (even, ~even):
+    saved = np.full(errors.shape[1], np.nan)  # error saved on each window by the checkpoint chosen on the other half
+    for half in (even, ~even) if len(even) > 1 else ():
         saved[half] = (errors[0] - errors[int(errors[:, ~half].sum(1).argmin())])[half]
     draws = np.random.default_rng(path.seed).integers(len(saved), size=(resamples, len(saved)))
     low, high = np.quantile(saved[draws].sum(1) / deviation[draws].sum(1), [0.025, 0.975])

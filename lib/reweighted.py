@@ -34,6 +34,8 @@ def reweighted(subject: Subject, windows: torch.Tensor, largest_norm: Sequence[f
     limits = torch.as_tensor(np.asarray(largest_norm), dtype=torch.float64)
     if limits.shape != (len(subject),):
         raise InputError(f"largest_norm needs one limit for each of the {len(subject)} blocks, not shape {tuple(limits.shape)}.")
+    if not 2 <= n_folds <= len(windows):
+        raise InputError(f"{len(windows)} windows cannot be cut into {n_folds} folds: use at least 2 folds and no more than windows.")
     tail = len(windows.tensor_split(n_folds)[-1])
     parts = []
     with progress(total=len(windows), desc="covariances, and fits without massive tokens", unit="window") as bar:

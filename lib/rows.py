@@ -53,16 +53,17 @@ class BlockRows:
         self.subject, self.windows, self.blocks, self.limit = subject, windows, list(blocks), limit
         self.n_held_out = len(windows.tensor_split(n_folds)[-1])
         self._held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._held_of = subject.key
 
     def key(self, block: int) -> dict:
         """What a cached result of these rows depends on."""
         return {"subject": self.subject.key, "windows": digest(self.windows), "held_out": self.n_held_out, "block": block, "device": self.subject.device.type}
 
     def __call__(self, block: int) -> Split:
-        if block not in self._held:
+        if block not in self._held or self._held_of != self.subject.key:  # the model may have changed in between
             rest = self.blocks[self.blocks.index(block) :] if block in self.blocks else [block]
             at_once = max(1, int(self.limit / (self.windows.numel() * self.subject.d_model * 2 * 4)))
-            self._held = {}  # first let go of what is held, or two groups are in memory
+            self._held, self._held_of = {}, self.subject.key  # first let go of what is held, or two groups are in memory
             self._held = capture(self.subject, self.windows, rest[:at_once])
         x, y = (rows.view(*self.windows.shape, -1).to(self.subject.device) for rows in self._held[block])
         cut = len(x) - self.n_held_out

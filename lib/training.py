@@ -64,7 +64,7 @@ def train_tokenizer(documents: list[str], vocab_size: int = 4096) -> PreTrainedT
 
 
 def train(model: PreTrainedModel, data: torch.Tensor, held_out: torch.Tensor, run: TrainingRun, every: int = 100,
-          look: Callable[[int], None] | None = None, at: Collection[int] = (), bar=None) -> pd.DataFrame:  # fmt: skip
+          look: Callable[[int], None] | None = None, at: Collection[int] = (), quiet: bool = False) -> pd.DataFrame:  # fmt: skip
     """Train `model` in place on windows `data` [n, seq_len] by AdamW; same seed, same machine, same weights.
 
     `look(step)` is called after each step in `at` (0: before the first) and may run the model, but must not change it. Returns the loss curve: columns step, train_loss (mean since the last row), held_out_loss, in nats per token.
@@ -80,8 +80,7 @@ def train(model: PreTrainedModel, data: torch.Tensor, held_out: torch.Tensor, ru
     model.train()
     if look and 0 in at:
         look(0)
-    steps = range(1, run.steps + 1)
-    for step in steps if bar is not None else progress(steps, desc=f"training {type(model).__name__}", unit="step"):
+    for step in progress(range(1, run.steps + 1), desc=f"training {type(model).__name__}", unit="step", disable=quiet):
         batch = data[torch.randint(len(data), (run.batch,), generator=generator)].to(model.device)
         logits = model(batch, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
@@ -91,8 +90,6 @@ def train(model: PreTrainedModel, data: torch.Tensor, held_out: torch.Tensor, ru
         optimizer.step()
         schedule.step()
         recent.append(loss.item())
-        if bar is not None:
-            bar.update()
         if look and step in at:
             look(step)
         if step % every == 0 or step == run.steps:

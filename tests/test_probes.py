@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lib.candidates import _in_units, fit_candidates
-from lib.development import checkpoints, profile, untrained, variance_shares
+from lib.development import checkpoints, develop, profile, untrained
 from lib.errors import InputError
 from lib.healing import heal, residual_streams, trainable
 from lib.perplexity import delta_ppl, swap_sweep, token_losses
 from lib.polyfit import Residual, fit_adamw, fit_direct
-from lib.probes import BILINEAR, PROBES, PolyLinear, build_probe, conjunction_index, n_params, products, random_half
+from lib.probes import PROBES, PolyLinear, build_probe, conjunction_index, n_params, products, random_half
 from lib.recoverability import recoverability
 from lib.residual import residual_probes
 from lib.rows import BlockRows
 from lib.surrogates import AffineMap
+from lib.variance import pairwise, variance_shares
 
 
 def test_parameter_counts_of_table_2():
@@ -206,7 +207,7 @@ def test_healing_resumed_from_the_stream_is_healing_from_the_start(tiny, tiny_wi
 def test_streams_are_the_inputs_of_the_blocks(tiny, tiny_windows):
     streams = residual_streams(tiny, tiny_windows[:3], [0, 4])
     assert set(streams) == {0, 4} and streams[4].shape == (3, 128, 128)
-    with pytest.raises(InputError, match="0 healing steps"):
+    with pytest.raises(InputError, match="0 steps"):
         heal(tiny, tiny_windows, {}, steps=0)
 
 
@@ -249,6 +250,15 @@ def test_variance_shares_are_those_of_nested_regressions(sizes, seed):
         assert shares[factor] == pytest.approx((fitted**2).sum() / (y**2).sum())
 
 
+def test_pairs_of_runs():
+    table = pd.DataFrame([{"family": f, "seed": s, "block": b, "r2": b * (1 if f == "a" else -1) + 0.1 * s} for f in "ab" for s in (1, 2) for b in range(4)])
+    found = pairwise(table, ["family", "seed"], over="block")
+    assert len(found) == 6
+    twins, strangers = (found[(found.family == f)] for f in ("same", "other"))
+    assert twins.pearson.tolist() == pytest.approx([1, 1]) and twins.mean_difference.tolist() == pytest.approx([0.1, 0.1])
+    assert strangers.pearson.tolist() == pytest.approx([-1] * 4) and strangers[strangers.seed == "same"].mean_difference.iloc[0] == pytest.approx(3)
+
+
 def test_variance_shares_of_a_planted_effect_and_bad_designs():
     grid = pd.MultiIndex.from_product([range(3), range(2), range(4)], names=["family", "seed", "block"]).to_frame(index=False)
     grid["r2"] = grid.family * (grid.block == 1)
@@ -265,7 +275,21 @@ def test_development_looks_without_touching(tiny_gpt2, tiny_windows):
     assert checkpoints(300)[0] == 0 and checkpoints(300)[-1] == 300 and len(checkpoints(300)) == 12
     fresh = untrained(tiny_gpt2, 1)
     assert fresh.key != untrained(tiny_gpt2, 2).key and fresh.key == untrained(tiny_gpt2, 1).key
-    assert BILINEAR == ((2, 16),)
+
+
+def test_develop_is_training_and_measuring(tiny_gpt2, tiny_windows):
+    """Against the same run by hand in this process; its worker keeps the run in this test's cache."""
+    from lib.cache import CACHE
+    from lib.subjects import as_subject
+    from lib.training import TrainingRun, build, train
+
+    data, measured_on, vocab = (tiny_windows[:8], tiny_windows[8:10]), tiny_windows[:10], len(tiny_gpt2.tokenizer)
+    profiles, losses = develop([("tiny-llama", "text", 5)], {"text": data}, measured_on, vocab, steps=2, batch=4)
+    model = build("tiny-llama", vocab, 5)
+    curve = train(model, *data, TrainingRun(steps=2, batch=4, warmup=1, seed=5), quiet=True)
+    assert np.allclose(profiles[profiles.step == 2].r2, profile(as_subject(model), measured_on), atol=1e-5)
+    assert losses.held_out_loss.iloc[-1] == pytest.approx(curve.held_out_loss.iloc[-1], abs=1e-5)
+    assert sorted(profiles.step.unique()) == [0, 1, 2] and list(CACHE.rglob("output.pkl"))
 
 
 def test_looking_does_not_change_training(tiny_windows, tiny_gpt2):
@@ -280,3 +304,21 @@ def test_looking_does_not_change_training(tiny_windows, tiny_gpt2):
 
     for a, b in zip(trained(True).values(), trained(False).values(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_intervals_against_known_cases():
+    from lib.claims import at_budget
+    from lib.intervals import bootstrap, leave_one_out, pearson, spearman, spread
+
+    x = np.random.default_rng(0).normal(size=400)
+    mean = bootstrap(np.mean, x)
+    assert mean.value == pytest.approx(x.mean()) and mean.high - mean.low == pytest.approx(2 * 1.96 / 20, rel=0.15)
+    assert bootstrap(pearson, x, 2 * x, paired=True).low == pytest.approx(1)
+    assert bootstrap(spearman, x, np.exp(x), paired=True).low == pytest.approx(1)
+    assert f"{mean:.1f}".startswith(f"{x.mean():.1f} [")
+    table = pd.DataFrame({"seed": [1, 2, 3], "v": [0.0, 1.0, 5.0]})
+    out = leave_one_out(table, "seed", lambda t: t.v.mean())
+    assert (out.value, out.low, out.high) == (2.0, 0.5, 3.0)
+    assert (mean.above(-1), mean.below(-1), spread([1, 2, 6]).above(2)) == ("reproduced", "contradicted", "inconclusive")
+    assert np.isnan(leave_one_out(table[:2], "seed", lambda t: t.v.mean()).low)
+    assert [at_budget(v, 1, 2) for v in ("reproduced", "contradicted")] == ["reproduced", "inconclusive"] and at_budget("contradicted", 2, 2) == "contradicted"
