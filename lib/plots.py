@@ -119,20 +119,22 @@ def kinds_figure(table, name: str, published) -> plt.Figure:
     plane.scatter(table.r2_feature_median, table.r2_lin, s=area(table.effective_rank), color=COLOURS[0], alpha=0.55, edgecolor="white", label=name)
     plane.scatter(published.per_feature_r2_median, published.r2_lin, s=area(published.effective_rank), facecolor="none", edgecolor=COLOURS[1], lw=1.6, label="printed by the paper")
     for row in published.itertuples():
-        plane.annotate(f"{row.subject[0].upper()}{row.block}", (row.per_feature_r2_median, row.r2_lin), xytext=(-7, -4), textcoords="offset points", fontsize=8, ha="right", color=COLOURS[1])
+        plane.annotate(f"{row.subject[0].upper()}{row.block}", (row.per_feature_r2_median, row.r2_lin), xytext=(0, -2 - area(row.effective_rank) ** 0.5 / 2), textcoords="offset points", fontsize=8, ha="center", va="top", color=COLOURS[1])
     apart = table.r2_lin - table.r2_feature_median
     for row in table.loc[sorted(set(apart.nlargest(5).index) | set(table.r2_lin.nlargest(6).index))].itertuples():
         plane.annotate(str(row.block), (row.r2_feature_median, row.r2_lin), xytext=(5, 4), textcoords="offset points", fontsize=9)
     plane.set(xlim=(0, 1.02), ylim=(0, 1.03), xlabel="per-feature median $R^2$", ylabel=r"$R^2_{\mathrm{lin}}$ (variance-weighted)", title="Two kinds of linearity")
-    plane.legend(loc="lower right", handletextpad=0.3)
+    for rank in (1, 100, 300):
+        plane.scatter([], [], s=area(rank), color="#BBBBBB", label=f"rank {rank}")
+    plane.legend(loc="lower right", handletextpad=0.3, labelspacing=0.8, fontsize=9)
     bars = (table.effective_rank - table.rank_lowest_fold).clip(lower=0), (table.rank_highest_fold - table.effective_rank).clip(lower=0)
     ranks.errorbar(table.block, table.effective_rank, bars, color=SUBJECT, marker="o", capsize=2, elinewidth=1.1, label="as the paper defines it")
     ranks.plot(table.block, table.effective_rank_standardized, color=COLOURS[1], ls="--", marker="s", label="features scaled to unit variance")
     ranks.plot(table.block, table.effective_rank_whitened, color=COLOURS[0], ls=":", marker="^", label="outputs whitened")
     ranks.set(ylabel="effective rank (90% of $R^2$)", title=f"{name}: directions of the linear map", yscale="log")
     ranks.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
-    ranks.legend(loc="lower center", fontsize=9)
     block_axis(ranks, len(table))
+    ranks.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9)  # the ranks may lie anywhere
     return figure
 
 
@@ -145,13 +147,12 @@ def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
     share.set(ylim=(-0.03, 1.03), ylabel="share of the output variance", title=f"{name}: who carries the variance")
     share.legend(loc="center", bbox_to_anchor=(0.64, 0.55), fontsize=9)
     score.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="all tokens")
-    score.plot(table.block, table.r2_without_massive.where(table.r2_without_massive > -0.55), color=COLOURS[1], marker="s", ls="--", label="without massive tokens")
-    score.plot(table.block, table.r2_without_first_position, color=COLOURS[0], marker="^", ls=":", label="without the first position")
+    score.plot(table.block, table.r2_without_massive.where(table.r2_without_massive > -0.55), color=COLOURS[1], marker="s", ls="--", label="same map without massive tokens")
     score.plot(table.block, table.r2_refit, color=COLOURS[2], marker="D", ms=4, ls="-.", label="refitted without massive tokens")
     score.set(ylim=(-0.55, 1.03), ylabel="held-out $R^2$", title="What they do to the score")
     for row in table[table.r2_without_massive < -0.55].itertuples():
-        score.annotate(f"{row.r2_without_massive:.2f}", (row.block, -0.53), ha="center", fontsize=8, color=COLOURS[1])
-    score.legend(loc="lower left", fontsize=9)
+        score.annotate(f"{row.r2_without_massive:.1f}", (row.block, -0.53), ha="center", fontsize=8, color=COLOURS[1])
+    score.legend(loc="lower left", bbox_to_anchor=(0, 0.06), fontsize=9)
     for ax in (share, score):
         block_axis(ax, len(table))
     return figure
@@ -160,7 +161,7 @@ def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
 def domains_figure(profiles, costs, savings, name: str) -> plt.Figure:
     """Whipp Figure 5: R²_lin by block on several domains, and on two of them the swap cost and what a product branch saves.
 
-    profiles: columns domain, block, r2_lin, low, high. costs: columns domain, block, delta_ppl_percent(_low, _high). savings: columns
+    profiles: columns domain, block, r2_lin (last fold), mean, low, high (over folds). costs: columns domain, block, delta_ppl_percent(_low, _high). savings: columns
     domain, block, saved, saved_low, saved_high (percent).
     """
     figure, axes = plt.subplots(3, 1, figsize=(10.5, 9.4), sharex=True, height_ratios=(1.25, 1, 0.9))
@@ -168,7 +169,8 @@ def domains_figure(profiles, costs, savings, name: str) -> plt.Figure:
     colours = {d: (SUBJECT, *COLOURS)[k % 7] for k, d in enumerate(profiles.domain.unique())}
     for k, (domain, rows) in enumerate(profiles.groupby("domain", sort=False)):
         axes[0].fill_between(rows.block, rows.low, rows.high, color=colours[domain], alpha=0.13, lw=0)
-        axes[0].plot(rows.block, rows.r2_lin, color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, label=domain)
+        axes[0].plot(rows.block, rows.r2_lin, color=colours[domain], lw=0.7, alpha=0.6)
+        axes[0].plot(rows.block, rows["mean"], color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, label=domain)
     axes[0].set(ylim=(0, 1.03), ylabel=r"$R^2_{\mathrm{lin}}$", title=f"{name}: recoverability on several domains")
     axes[0].legend(loc="lower center", ncols=2)
     for k, (domain, rows) in enumerate(costs.groupby("domain", sort=False)):

@@ -127,15 +127,17 @@ def two_blocks_figure(table, printed, name: str) -> plt.Figure:
 def dissociation_figure(table, name: str, printed) -> plt.Figure:
     """Whipp §5.6: swap cost against fit, for the linear map and the bilinear layer, and what the layer saves by depth.
 
-    table: one row a block, columns block, r2_lin, r2_poly, cost_linear, cost_poly (percent), saved, saved_low, saved_high (percent).
+    table: one row a block, columns block, r2_lin, r2_bilinear, cost_linear, cost_bilinear (percent), saved, saved_low, saved_high (percent).
     printed: columns subject, block, r2, cost (percent) of linear swaps.
     """
     figure, (plane, depth) = plt.subplots(1, 2, figsize=(12.8, 4.8))
     for row in table.itertuples():
-        plane.plot([row.r2_lin, row.r2_poly], [row.cost_linear, row.cost_poly], color="#BBBBBB", lw=1, zorder=1)
+        plane.plot([row.r2_lin, row.r2_bilinear], [row.cost_linear, row.cost_bilinear], color="#BBBBBB", lw=1, zorder=1)
     plane.scatter(table.r2_lin, table.cost_linear, color=SUBJECT, s=26, label=f"{name}, linear", zorder=3)
-    plane.scatter(table.r2_poly, table.cost_poly, color=COLOURS[0], marker="s", s=20, label=f"{name}, bilinear", zorder=2)
+    plane.scatter(table.r2_bilinear, table.cost_bilinear, color=COLOURS[0], marker="s", s=20, label=f"{name}, bilinear", zorder=2)
     plane.scatter(printed.r2, printed.cost, marker="D", facecolor="none", edgecolor=COLOURS[1], lw=1.3, label="linear, printed by the paper")
+    for row in printed.itertuples():
+        plane.annotate(f"{row.subject[0].upper()}{row.block}", (row.r2, row.cost), xytext=(-6, -3), textcoords="offset points", fontsize=8, ha="right", color=COLOURS[1])
     for row in table[(table.cost_linear > 50) | (table.r2_lin > 0.9)].itertuples():
         plane.annotate(str(row.block), (row.r2_lin, row.cost_linear), xytext=(5, 3), textcoords="offset points", fontsize=9)
     plane.set_yscale("symlog", linthresh=1)
