@@ -15,7 +15,7 @@ PARAMETERS := -p profile $(PROFILE) -p seed $(SEED) $(if $(MODEL),-p model "$(MO
 .PHONY: report test lint lab render notebook bench setup clean
 
 report: $(READY)  ## the whole series with the laptop profile, into runs/, with an index page
-	$(BIN)/snakemake --cores $(JOBS) --quiet rules host progress --rerun-triggers mtime params --config profile=$(PROFILE) $(OPTIONS)
+	$(BIN)/snakemake --cores all --quiet rules host progress --rerun-triggers mtime params --config profile=$(PROFILE) at_once=$(JOBS) $(OPTIONS)
 	@echo "read runs/$(PROFILE)/index.html"
 
 test: $(READY) lint  ## lint, unit tests, then every notebook with the smoke profile

@@ -1,6 +1,6 @@
 # The batch engine: notebooks x models x seeds, resumable, only what is out of date.
-#   snakemake --cores 1                                          the laptop profile on the embedded model
-#   snakemake --cores 4 --config profile=paper model=gpt2,pythia-160m seed=42,43
+#   snakemake --cores all                                        the laptop profile on the embedded model
+#   snakemake --cores 4 --config profile=paper model=gpt2,pythia-160m seed=42,43 at_once=2
 #   snakemake --executor slurm --jobs 20 --config profile=paper model=gpt2,gpt2-medium
 # The same file runs on SLURM or Kubernetes through Snakemake's executor plugins.
 import sys
@@ -49,7 +49,8 @@ rule notebook:
         seed=lambda w: RUNS[w.run][1],
         corpus=CORPUS,
         profile=PROFILE.name,
-    threads: 2
+    # Snakemake hands this on as OMP_NUM_THREADS: a report has all cores unless several are to run at once.
+    threads: max(1, (workflow.cores or 2) // int(config.get("at_once", 1)))
     shell:
         # Papermill writes as it goes; a report takes its name only when it is whole.
         "{PYTHON} -m papermill --no-progress-bar --log-level WARNING -p profile {params.profile} -p model {params.model:q} -p corpus {params.corpus:q}"
