@@ -99,7 +99,8 @@ def index(target: Path, notebooks: list[Path]) -> None:
     """An HTML page with a link to every report, each beside it as a page of its own."""
     rows = []
     for path in notebooks:
-        done = subprocess.run([sys.executable, "-m", "nbconvert", "--log-level=ERROR", "--to", "html", str(path)])
+        # coalescing leaves the last state of a progress bar on the page instead of every one
+        done = subprocess.run([sys.executable, "-m", "nbconvert", "--log-level=ERROR", "--CoalesceStreamsPreprocessor.enabled=True", "--to", "html", str(path)])
         if done.returncode:
             raise SystemExit(f"{path} could not be turned into a page.")
         title = next(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown").splitlines()[0].lstrip("# ")
