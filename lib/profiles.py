@@ -37,8 +37,10 @@ class Profile:
     """how many blocks, evenly spaced, the paper's solver is run on; None: all"""
     candidate_steps: int = 3_000
     """steps of a trained candidate (Whipp §9: 8,000)"""
-    heal_steps: int = 40
+    heal_steps: int = 200
     """fine-tuning steps of a swapped layer (Whipp §4: 200)"""
+    heal_windows: int = 1
+    """windows in each of these steps (Whipp does not say how many)"""
     heal_eval_tokens: int = 4_096
     """tokens on which a healed layer's perplexity is measured"""
     training_steps: int = 1_500
@@ -53,13 +55,13 @@ class Profile:
 PROFILES = {
     p.name: p
     for p in (
-        Profile("smoke", "tiny-gpt2", "wikipedia-sample", 5_120, 1_024, 300, 2, ("wikipedia-sample", "python-stdlib"), 5_120, 1_024, 5_120, 60, 120, 2, 40, 3,
-                512, 8, seeds=(42, 43)),
-        Profile("laptop", "smollm2-135m", "wikipedia", 15_360, 2_048, 3_000, 2, domain_tokens=15_360, sweep_tokens=512, probe_tokens=15_360, adamw_blocks=3, probe_steps=500,
-                candidate_steps=500, heal_steps=10, heal_eval_tokens=1_024, training_steps=24, seeds=(42, 43)),
+        Profile("smoke", "tiny-gpt2", "wikipedia-sample", 5_120, 1_024, 300, 2, ("wikipedia-sample", "python-stdlib"), 5_120, 1_024, 5_120, 60, 120, 2, 40,
+                heal_steps=3, heal_eval_tokens=512, training_steps=8, seeds=(42, 43)),
+        Profile("laptop", "smollm2-135m", "wikipedia", 15_360, 2_048, 3_000, 2, domain_tokens=8_192, sweep_tokens=512, probe_tokens=10_240, adamw_blocks=3, probe_steps=500,
+                candidate_steps=300, heal_steps=10, heal_eval_tokens=512, training_steps=24, seeds=(42, 43)),
         Profile("study", "smollm2-135m", "wikipedia", 153_600, 12_288, 10_000, 3),
         Profile("paper", "gpt2", "wikitext-2", 30_720, 245_760, 50_000, 3, ("wikitext-2", "moby-dick", "amusements-in-mathematics"), 15_360, candidate_steps=8_000,
-                adamw_blocks=None, heal_steps=200, heal_eval_tokens=245_760),
+                adamw_blocks=None, heal_windows=8, heal_eval_tokens=245_760),
     )
 }  # fmt: skip
 
