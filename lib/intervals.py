@@ -73,6 +73,14 @@ def mean_difference(a, b) -> float:
     return float(np.mean(a) - np.mean(b))
 
 
+def share_gap(part, whole, chosen) -> float:
+    """Pooled share part / whole of the rows where `chosen` holds, less that of the others; nan where either has no rows."""
+    part, whole, chosen = np.asarray(part), np.asarray(whole), np.asarray(chosen, dtype=bool)
+    if chosen.all() or not chosen.any():
+        return float("nan")
+    return float(part[chosen].sum() / whole[chosen].sum() - part[~chosen].sum() / whole[~chosen].sum())
+
+
 def leave_one_out(table: pd.DataFrame, column: str, statistic: Callable[[pd.DataFrame], float]) -> Interval:
     """The statistic of the whole table, and its range when any one level of `column` is left out (nan with fewer than three levels)."""
     levels = table[column].unique()

@@ -171,9 +171,9 @@ def healing_figure(table, name: str) -> plt.Figure:
         if len(original):
             ax.axhline(original.iloc[0], color=COLOURS[0], ls=":", lw=1.2)
         ax.set_xticks(range(len(names)), names)
-        ax.set_yscale("symlog", linthresh=1)
-        ax.yaxis.set_major_locator(mpl.ticker.FixedLocator([sign * v for sign in (-1, 1) for v in (0, 1, 3, 10, 30, 100, 300, 1000, 3000)]))
+        ax.set_yscale("symlog", linthresh=10)
+        ax.yaxis.set_major_locator(mpl.ticker.FixedLocator([sign * v for sign in (-1, 1) for v in (0, 5, 10, 30, 100, 300, 1000, 3000)]))
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.4g}%" if v else "0"))
         ax.set(title=f"{name}, block {block}", ylabel="ΔPPL against the untouched model")
-    axes[0, 0].legend(loc="best", fontsize=9)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     return figure

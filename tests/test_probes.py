@@ -308,7 +308,7 @@ def test_looking_does_not_change_training(tiny_windows, tiny_gpt2):
 
 def test_intervals_against_known_cases():
     from lib.claims import at_budget
-    from lib.intervals import bootstrap, leave_one_out, pearson, spearman, spread
+    from lib.intervals import bootstrap, leave_one_out, pearson, share_gap, spearman, spread
 
     x = np.random.default_rng(0).normal(size=400)
     mean = bootstrap(np.mean, x)
@@ -319,6 +319,11 @@ def test_intervals_against_known_cases():
     table = pd.DataFrame({"seed": [1, 2, 3], "v": [0.0, 1.0, 5.0]})
     out = leave_one_out(table, "seed", lambda t: t.v.mean())
     assert (out.value, out.low, out.high) == (2.0, 0.5, 3.0)
+    assert share_gap([8, 1, 1], [10, 5, 5], [True, False, False]) == pytest.approx(0.8 - 0.2) and np.isnan(share_gap([1, 2], [3, 4], [True, True]))
+    gap = bootstrap(share_gap, 0.9 * x**2, x**2, x > 0, paired=True)  # the same share on either side: no gap in any resample
+    assert (gap.value, gap.low, gap.high) == pytest.approx((0, 0, 0), abs=1e-9)
+    two = bootstrap(share_gap, np.r_[9.0, 9.0, np.zeros(28)], np.full(30, 10.0), np.arange(30) < 5, paired=True)
+    assert two.value == pytest.approx(0.36) and two.above(0.1) == "inconclusive"  # carried by two rows of thirty
     assert (mean.above(-1), mean.below(-1), spread([1, 2, 6]).above(2)) == ("reproduced", "contradicted", "inconclusive")
     assert np.isnan(leave_one_out(table[:2], "seed", lambda t: t.v.mean()).low)
     assert [at_budget(v, 1, 2) for v in ("reproduced", "contradicted")] == ["reproduced", "inconclusive"] and at_budget("contradicted", 2, 2) == "contradicted"
