@@ -57,7 +57,7 @@ PROFILES = {
     for p in (
         Profile("smoke", "tiny-gpt2", "wikipedia-sample", 5_120, 1_024, 300, 2, ("wikipedia-sample", "python-stdlib"), 5_120, 1_024, 5_120, 60, 120, 2, 40,
                 heal_steps=3, heal_eval_tokens=512, training_steps=8, seeds=(42, 43)),
-        Profile("laptop", "smollm2-135m", "wikipedia", 15_360, 2_048, 3_000, 2, domain_tokens=8_192, sweep_tokens=512, probe_tokens=10_240, adamw_blocks=3, probe_steps=500,
+        Profile("laptop", "smollm2-135m", "wikipedia", 15_360, 2_048, 3_000, 2, domain_tokens=6_144, sweep_tokens=512, probe_tokens=10_240, adamw_blocks=3, probe_steps=500,
                 candidate_steps=300, heal_steps=10, heal_eval_tokens=512, training_steps=24, seeds=(42, 43)),
         Profile("study", "smollm2-135m", "wikipedia", 153_600, 12_288, 10_000, 3),
         Profile("paper", "gpt2", "wikitext-2", 30_720, 245_760, 50_000, 3, ("wikitext-2", "moby-dick", "amusements-in-mathematics"), 15_360, candidate_steps=8_000,
