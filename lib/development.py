@@ -30,7 +30,7 @@ def untrained(subject: Subject, seed: int = 42) -> Subject:
 
 def profile(subject: Subject, windows: torch.Tensor, held_out: float = 0.2, batch: int = 32) -> np.ndarray:
     """R²_lin of every block, [n_blocks], fitted on the first and scored on the last share of `windows` [n, seq_len]. Not cached."""
-    subject.check(windows)
+    subject.check(windows, batch)
     if not 0 < held_out < 1 or len(windows) < 2:
         raise InputError(f"{len(windows)} windows cannot be split with a share of {held_out} held out: use at least two windows and a share between 0 and 1.")
     cut = len(windows) - max(1, round(len(windows) * held_out))

@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ def residual_streams(subject: Subject, windows: torch.Tensor, blocks: Sequence[i
 
     One pass for all; healing any module of these blocks then starts there, for nothing before the block changes.
     """
-    subject.check(windows)
+    subject.check(windows, batch)
     streams: dict[int, list] = {get_block(subject, i).index: [] for i in blocks}
     with record(subject, on_residual=lambda i, h: streams[i].append(h.to("cpu", copy=True)), blocks=list(streams)):
         for chunk in windows.split(batch):
@@ -38,8 +39,8 @@ def heal(subject: Subject, windows: torch.Tensor, modules: Mapping[tuple, nn.Mod
     heal-original control. Nothing of the subject changes. Each result is cached when it is done (swap_sweep says for which modules).
     """
     check_fits(steps, {seed for *_, seed in modules})
-    if not (lr > 0 and batch >= 1):
-        raise InputError(f"a rate of {lr} and {batch} windows a step are not possible: use a rate above 0 and at least one window.")
+    if not (lr > 0 and isinstance(batch, Integral) and batch >= 1):
+        raise InputError(f"a rate of {lr} and {batch!r} windows a step are not possible: use a rate above 0 and a whole number of windows from 1 up.")
     blocks, healed = sorted({get_block(subject, block).index for block, *_ in modules}), {}
     streams = functools.cache(lambda: residual_streams(subject, windows, blocks))  # only if something is not in the cache
     with progress(total=len(modules) * steps, desc=f"healing {len(modules)} layers", unit="step") as bar:

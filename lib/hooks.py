@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
 
 import torch
 from torch import nn
@@ -49,7 +50,7 @@ def capture(subject: Subject, windows: torch.Tensor, blocks: Sequence[int], batc
 
     For whole-model statistics use moments, which need no rows. Raises InputError for a block that does not exist.
     """
-    subject.check(windows)
+    subject.check(windows, batch)
     blocks = list(dict.fromkeys(blocks))
     for index in blocks:
         get_block(subject, index)
@@ -62,8 +63,8 @@ def capture(subject: Subject, windows: torch.Tensor, blocks: Sequence[int], batc
 
 def get_block(subject: Subject, index: int) -> Block:
     """Block `index`. Raises InputError if the subject has no such block."""
-    if not 0 <= index < len(subject):
-        raise InputError(f"block {index} does not exist: {subject.name} has blocks 0 to {len(subject) - 1}.")
+    if not isinstance(index, Integral) or not 0 <= index < len(subject):
+        raise InputError(f"block {index!r} does not exist: {subject.name} has blocks 0 to {len(subject) - 1}.")
     return subject.blocks[index]
 
 

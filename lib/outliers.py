@@ -45,7 +45,7 @@ class TokenEnergy:
 
 def token_energy(subject: Subject, windows: torch.Tensor, maps: dict[int, AffineMap], means: torch.Tensor, batch: int = 16) -> TokenEnergy:
     """Measure all blocks on `windows` [n, seq_len] in one pass. means [n_blocks, d]: the mean output ȳ of each block."""
-    subject.check(windows)
+    subject.check(windows, batch)
     key = {"subject": subject.key, "windows": digest(windows), "maps": digest([dict(m.state_dict()) for m in maps.values()]),
            "means": digest(means), "batch": batch, "device": subject.device.type}  # fmt: skip
     return TokenEnergy(**_energy(key, (subject, windows, maps, means, batch)))

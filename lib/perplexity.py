@@ -31,7 +31,7 @@ def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor, chunk: int = 1
 @torch.no_grad()
 def token_losses(subject: Subject, windows: torch.Tensor, batch: int = 16) -> torch.Tensor:
     """Losses of the model as it stands on `windows` [n, seq_len]: float64 [n, seq_len-1], nats, on the CPU."""
-    subject.check(windows)
+    subject.check(windows, batch)
     return torch.cat([_losses(subject, chunk) for chunk in windows.split(batch)])
 
 
@@ -62,7 +62,7 @@ def swap_sweep(subject: Subject, windows: torch.Tensor, maps: Mapping[Swap, nn.M
     `maps` is keyed by block, or by (block, anything else) to try several modules in one place. One plain forward pass per batch records the residual stream at every block; each swapped evaluation resumes there, so the
     prefix of the network is never repeated. Each batch is cached when it is done, so a killed sweep resumes.
     """
-    subject.check(windows)
+    subject.check(windows, batch)
     maps = {key: maps[key] for key in sorted(maps, key=_block) if get_block(subject, _block(key))}
     # A module is more than its weights: only what is built of parts of torch, transformers and this package is cached.
     measure = _sweep_batch if all(map(is_known, maps.values())) else lambda _, work: _sweep_batch.__wrapped__(work)

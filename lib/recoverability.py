@@ -34,7 +34,7 @@ def fold_moments(subject: Subject, windows: torch.Tensor, n_folds: int = 5, batc
     Each fold is cached when it is done, so a killed run resumes at the fold it was in. The last fold is the held-out tail.
     Memory is O(n_folds · n_blocks · d²) however long the corpus. Raises InputError if there are fewer windows than folds.
     """
-    subject.check(windows)
+    subject.check(windows, batch)
     if not isinstance(n_folds, int) or not 2 <= n_folds <= len(windows):
         raise InputError(f"{len(windows)} windows cannot be cut into {n_folds} folds: use at least 2 folds and no more than windows.")
     folds, done = [], 0
@@ -65,7 +65,7 @@ def recoverability(subject: Subject, windows: torch.Tensor, n_folds: int = 5, ba
     The headline number fits on all but the last fold and scores on it (Whipp §4: a fixed tail of 20%); each fold in turn
     then gives the data-split interval (Whipp §5.7).
     """
-    subject.check(windows)
+    subject.check(windows, batch)
     key = {"subject": subject.key, "windows": digest(windows), "folds": n_folds, "batch": batch, "ridge": ridge, "device": subject.device.type}
     found = _measure(key, (subject, windows, n_folds, batch, ridge))
     maps = {i: AffineMap(torch.from_numpy(w), torch.from_numpy(b)) for i, (w, b) in enumerate(found["maps"])}

@@ -30,11 +30,11 @@ def reweighted(subject: Subject, windows: torch.Tensor, largest_norm: Sequence[f
 
     Raises InputError if the limits leave a block without tokens.
     """
-    subject.check(windows)
+    subject.check(windows, batch)
     limits = torch.as_tensor(np.asarray(largest_norm), dtype=torch.float64)
     if limits.shape != (len(subject),):
         raise InputError(f"largest_norm needs one limit for each of the {len(subject)} blocks, not shape {tuple(limits.shape)}.")
-    if not 2 <= n_folds <= len(windows):
+    if not isinstance(n_folds, int) or not 2 <= n_folds <= len(windows):
         raise InputError(f"{len(windows)} windows cannot be cut into {n_folds} folds: use at least 2 folds and no more than windows.")
     tail = len(windows.tensor_split(n_folds)[-1])
     parts = []

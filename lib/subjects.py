@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 import torch
@@ -63,8 +64,12 @@ class Subject:
             return self.loaded_key
         return f"{_tensors_key(self.model)}-{hashlib.sha256(repr(self.model).encode()).hexdigest()[:8]}"
 
-    def check(self, windows: torch.Tensor) -> None:
-        """Raise InputError unless `windows` are token windows [n, seq_len] that this model can read."""
+    def check(self, windows: torch.Tensor, batch: int = 1) -> None:
+        """Raise InputError unless `windows` are token windows [n, seq_len] that this model can read, `batch` of them at a time."""
+        if not isinstance(batch, Integral) or batch < 1:
+            raise InputError(f"{batch!r} windows in one pass are not possible: use a whole number from 1 up.")
+        if not isinstance(windows, torch.Tensor):
+            raise InputError(f"windows must be a tensor of tokens [n, seq_len], not a {type(windows).__name__}: see lib.corpora.windows.")
         if windows.dim() != 2 or windows.is_floating_point() or not len(windows) or windows.shape[1] < 2:
             raise InputError(f"windows of shape {tuple(windows.shape)} and type {windows.dtype} cannot be read: give integer tokens [n, seq_len], "
                              "at least one window of two tokens.")  # fmt: skip

@@ -19,7 +19,7 @@ from lib.errors import InputError
 from lib.hooks import capture, swap
 from lib.moments import Moments
 from lib.paths import DATA, ROOT, sha256, whole
-from lib.perplexity import swap_sweep
+from lib.perplexity import swap_sweep, token_losses
 from lib.profiles import get_profile
 from lib.rank import rank_profile
 from lib.recoverability import recoverability
@@ -43,8 +43,9 @@ def test_unknown_names(call, says):
 
 
 def test_unknown_block(tiny_gpt2, tiny_windows):
-    with pytest.raises(InputError, match="block 6 does not exist: tiny-gpt2 has blocks 0 to 5"):
-        capture(tiny_gpt2, tiny_windows[:1], [6])
+    for index in (6, -1, 1.5, "x", None):
+        with pytest.raises(InputError, match=f"block {index!r} does not exist: tiny-gpt2 has blocks 0 to 5"):
+            capture(tiny_gpt2, tiny_windows[:1], [index])
 
 
 def test_an_unreachable_hub(monkeypatch):
@@ -276,11 +277,20 @@ def test_a_module_that_does_not_fit_is_refused_and_the_ffn_stays(tiny_gpt2, modu
     (torch.ones(2, 300, dtype=torch.long), "windows of 300 tokens exceed the context of tiny-gpt2, 256"),
     (torch.full((1, 8), 5000), r"token 5000 is not in the 4,096 tokens"),
     (torch.ones(0, 8, dtype=torch.long), "at least one window"), (torch.ones(8, dtype=torch.long), "cannot be read"),
-    (torch.ones(2, 8), "cannot be read"),
+    (torch.ones(2, 8), "cannot be read"), ([[1, 2], [3, 4]], "must be a tensor of tokens .* not a list"),
 ])  # fmt: skip
 def test_windows_that_the_model_cannot_read(tiny_gpt2, windows_, says):
     for call in (lambda: recoverability(tiny_gpt2, windows_), lambda: capture(tiny_gpt2, windows_, [0]), lambda: swap_sweep(tiny_gpt2, windows_, {})):
         with pytest.raises(InputError, match=says):
+            call()
+
+
+@pytest.mark.parametrize("batch", [0, -1, 1.5, "a"])
+def test_a_batch_that_is_no_number_of_windows(tiny_gpt2, tiny_windows, batch):
+    windows_ = tiny_windows[:2]
+    for call in (lambda: recoverability(tiny_gpt2, windows_, 2, batch), lambda: capture(tiny_gpt2, windows_, [0], batch),
+                 lambda: swap_sweep(tiny_gpt2, windows_, {}, batch), lambda: token_losses(tiny_gpt2, windows_, batch)):  # fmt: skip
+        with pytest.raises(InputError, match=f"{batch!r} windows in one pass are not possible"):
             call()
 
 
