@@ -80,10 +80,11 @@ def _remove(code, node) -> None:
 def _king_james() -> list[str]:
     """The King James Bible, a document a chapter, without verse numbers."""
     with sqlite3.connect(f"file:{fetch('kjv.db')}?mode=ro", uri=True) as db:
-        rows = db.execute("SELECT BookID, ChapterID, Passage1 FROM Bible ORDER BY TestamentID, BookID, ChapterID, VerseID")
+        # Books are numbered from 1 in each testament, and a row may hold several verses, each with its number.
+        rows = db.execute("SELECT TestamentID, BookID, ChapterID, Passage1 FROM Bible ORDER BY TestamentID, BookID, ChapterID, VerseID")
         chapters: dict[tuple, list[str]] = {}
-        for book, chapter, verse in rows:
-            chapters.setdefault((book, chapter), []).append(re.sub(r"^\d+:\d+\s*", "", verse))
+        for *chapter, verse in rows:
+            chapters.setdefault(tuple(chapter), []).append(re.sub(r"\d+:\d+\s*", "", verse).strip())
     return [" ".join(verses) for verses in chapters.values()]
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -133,6 +134,17 @@ def test_a_copy_damaged_in_the_cache_is_fetched_again(fake_asset, capsys):
     path = fetch("fake", download)
     path.write_bytes(content[:-1] + b"X")
     assert fetch("fake", download).read_bytes() == content
+
+
+def test_a_chapter_of_the_bible_is_one_document_without_verse_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "fetch", lambda name: tmp_path / name)
+    with sqlite3.connect(tmp_path / "kjv.db") as db:
+        db.execute("CREATE TABLE Bible (TestamentID, BookID, ChapterID, VerseID, Passage1)")
+        db.executemany("INSERT INTO Bible VALUES (?, ?, ?, ?, ?)", [
+            (1, 1, 1, 1, "1:1 In the beginning"), (1, 1, 1, 2, "1:2 And the earth 1:3 And God said"), (1, 1, 2, 1, "2:1 Thus the heavens"),
+            (2, 1, 1, 1, "1:1 The book of the generation"),
+        ])  # fmt: skip
+    assert corpora._king_james() == ["In the beginning And the earth And God said", "Thus the heavens", "The book of the generation"]
 
 
 def test_a_killed_conversion_leaves_nothing_and_is_made_again(tmp_path, monkeypatch):
