@@ -116,17 +116,18 @@ def kinds_figure(table, name: str, published) -> plt.Figure:
     figure, (plane, ranks) = plt.subplots(1, 2, figsize=(12.5, 4.8), width_ratios=(1, 1.35))
     area = lambda rank: 14 + 1.1 * rank  # noqa: E731
     plane.axline((0, 0), slope=1, color="#BBBBBB", lw=1)
-    plane.scatter(table.r2_feature_median, table.r2_lin, s=area(table.effective_rank), color=COLOURS[0], alpha=0.55, edgecolor="white", label=name)
-    plane.scatter(published.per_feature_r2_median, published.r2_lin, s=area(published.effective_rank), facecolor="none", edgecolor=COLOURS[1], lw=1.6, label="printed by the paper")
+    plane.scatter(table.r2_lin, table.r2_feature_median, s=area(table.effective_rank), color=COLOURS[0], alpha=0.55, edgecolor="white", label=name)
+    plane.scatter(published.r2_lin, published.per_feature_r2_median, s=area(published.effective_rank), facecolor="none", edgecolor=COLOURS[1], lw=1.6, label="printed by the paper")
     for row in published.itertuples():
-        plane.annotate(f"{row.subject[0].upper()}{row.block}", (row.per_feature_r2_median, row.r2_lin), xytext=(0, -2 - area(row.effective_rank) ** 0.5 / 2), textcoords="offset points", fontsize=8, ha="center", va="top", color=COLOURS[1])
+        side = 1 if row.r2_lin > 0.97 else -1
+        plane.annotate(f"{row.subject[0].upper()}{row.block}", (row.r2_lin, row.per_feature_r2_median), xytext=(side * (3 + area(row.effective_rank) ** 0.5 / 2), 0), textcoords="offset points", fontsize=9, ha="left" if side > 0 else "right", va="center", color=COLOURS[1])
     apart = table.r2_lin - table.r2_feature_median
     for row in table.loc[sorted(set(apart.nlargest(5).index) | set(table.r2_lin.nlargest(6).index))].itertuples():
-        plane.annotate(str(row.block), (row.r2_feature_median, row.r2_lin), xytext=(5, 4), textcoords="offset points", fontsize=9)
-    plane.set(xlim=(0, 1.02), ylim=(0, 1.03), xlabel="per-feature median $R^2$", ylabel=r"$R^2_{\mathrm{lin}}$ (variance-weighted)", title="Two kinds of linearity")
+        plane.annotate(str(row.block), (row.r2_lin, row.r2_feature_median), xytext=(5, 4), textcoords="offset points", fontsize=9)
+    plane.set(xlim=(0, 1.1), ylim=(0, 1.03), xlabel=r"$R^2_{\mathrm{lin}}$ (variance-weighted)", ylabel="per-feature median $R^2$", title="Two kinds of linearity")
     for rank in (1, 100, 300):
         plane.scatter([], [], s=area(rank), color="#BBBBBB", label=f"rank {rank}")
-    plane.legend(loc="lower right", handletextpad=0.3, labelspacing=0.8, fontsize=9)
+    plane.legend(loc="upper left", handletextpad=0.3, labelspacing=0.8, fontsize=9)
     bars = (table.effective_rank - table.rank_lowest_fold).clip(lower=0), (table.rank_highest_fold - table.effective_rank).clip(lower=0)
     ranks.errorbar(table.block, table.effective_rank, bars, color=SUBJECT, marker="o", capsize=2, elinewidth=1.1, label="as the paper defines it")
     ranks.plot(table.block, table.effective_rank_standardized, color=COLOURS[1], ls="--", marker="s", label="features scaled to unit variance")
@@ -165,25 +166,26 @@ def domains_figure(profiles, costs, savings, name: str) -> plt.Figure:
     domain, block, saved, saved_low, saved_high (percent).
     """
     figure, axes = plt.subplots(3, 1, figsize=(10.5, 9.4), sharex=True, height_ratios=(1.25, 1, 0.9))
-    lines = ("-", "--", ":", "-.")
-    colours = {d: (SUBJECT, *COLOURS)[k % 7] for k, d in enumerate(profiles.domain.unique())}
-    for k, (domain, rows) in enumerate(profiles.groupby("domain", sort=False)):
-        axes[0].fill_between(rows.block, rows.low, rows.high, color=colours[domain], alpha=0.13, lw=0)
-        axes[0].plot(rows.block, rows.r2_lin, color=colours[domain], lw=0.7, alpha=0.6)
-        axes[0].plot(rows.block, rows["mean"], color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, label=domain)
+    looks = {d: {"color": (SUBJECT, *COLOURS)[k % 7], "ls": ("-", "--", ":", "-.")[k % 4], "marker": MARKERS[k % 6], "ms": 4} for k, d in enumerate(profiles.domain.unique())}
+    for domain, rows in profiles.groupby("domain", sort=False):
+        axes[0].fill_between(rows.block, rows.low, rows.high, color=looks[domain]["color"], alpha=0.13, lw=0)
+        axes[0].plot(rows.block, rows.r2_lin, color=looks[domain]["color"], lw=0.8, alpha=0.7)
+        axes[0].plot(rows.block, rows["mean"], label=domain, **looks[domain])
+    axes[0].plot([], [], color="#777777", lw=0.8, label="last fold alone")
     axes[0].set(ylim=(0, 1.03), ylabel=r"$R^2_{\mathrm{lin}}$", title=f"{name}: recoverability on several domains")
-    axes[0].legend(loc="lower center", ncols=2)
+    axes[0].legend(loc="lower center", ncols=3, fontsize=9)
     for k, (domain, rows) in enumerate(costs.groupby("domain", sort=False)):
         ends = [abs(rows[f"delta_ppl_percent_{end}"] - rows.delta_ppl_percent) for end in ("low", "high")]
-        axes[1].errorbar(rows.block + 0.12 * k, rows.delta_ppl_percent, ends, color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, capsize=2, elinewidth=1, label=domain)
+        axes[1].errorbar(rows.block + 0.12 * k, rows.delta_ppl_percent, ends, capsize=2, elinewidth=1, label=domain, **looks[domain])
     axes[1].axhline(0, color="#777777", lw=1)
     percent_axis(axes[1], [*costs.delta_ppl_percent_low, *costs.delta_ppl_percent_high])
     axes[1].set(ylabel="ΔPPL of a linear swap", title="Swap cost, each domain with its own maps and held-out text")
     axes[1].legend(loc="upper center")
     for k, (domain, rows) in enumerate(savings.groupby("domain", sort=False)):
         bars = rows.saved - rows.saved_low, rows.saved_high - rows.saved
-        axes[2].errorbar(rows.block + 0.12 * k, rows.saved, bars, color=colours[domain], ls=lines[k % 4], marker=MARKERS[k % 6], ms=4, capsize=2, elinewidth=1, label=domain)
+        axes[2].errorbar(rows.block + 0.12 * k, rows.saved, bars, capsize=2, elinewidth=1, label=domain, **looks[domain])
     axes[2].axhline(0, color="#777777", lw=1)
-    axes[2].set(ylabel="perplexity saved (%)", title="What a rank-16 product branch saves of it")
+    axes[2].set(ylabel="lower perplexity (%)", title="By how much a rank-16 product branch lowers the perplexity of the swapped model")
+    axes[2].legend(loc="upper center")
     block_axis(axes[2], int(profiles.block.max()) + 1)
     return figure

@@ -16,7 +16,8 @@ def gain_figure(table, name: str, printed, r: str) -> plt.Figure:
     figure, (plane, depth) = plt.subplots(1, 2, figsize=(12.5, 4.5), width_ratios=(1.15, 1))
     bars = (table.gain - table.gain_low).clip(lower=0), (table.gain_high - table.gain).clip(lower=0)
     plane.errorbar(table.residual, table.gain, bars, fmt="o", color=SUBJECT, capsize=2, elinewidth=1.1, label=f"{name}: {r}")
-    for row in table.nlargest(5, "gain").itertuples():
+    named = {*table.nlargest(5, "gain").index, (table.gain / table.residual).idxmax()}
+    for row in table.loc[sorted(named)].itertuples():
         plane.annotate(str(row.block), (row.residual, row.gain), xytext=(6, 2), textcoords="offset points", fontsize=9)
     plane.scatter(printed.residual, printed.gain, marker="D", facecolor="none", edgecolor=COLOURS[1], lw=1.5, label="printed by the paper", zorder=3)
     for row in printed.itertuples():
@@ -48,9 +49,9 @@ def solver_figure(pairs, adamw, direct, n_seeds: int) -> plt.Figure:
     plane.scatter(pairs.gain_adamw.clip(low), pairs.gain_direct.clip(low), color=SUBJECT, s=26)
     plane.set(xscale="log", yscale="log", xlim=(low, top), ylim=(low, top), xlabel="gain by AdamW", ylabel="gain by the direct solver", title="Same branch, two solvers")
     for ax, block in zip(ways, shown, strict=True):
-        slow, fast = adamw[adamw.block == block], direct[(direct.block == block) & (direct.seed == direct.seed.iloc[0])]
-        ax.plot(slow.seconds.clip(0.02), slow.gain, color=COLOURS[1], ls="--", label="AdamW, one seed")
-        ax.plot(fast.seconds.clip(0.02), fast.gain, color=COLOURS[0], label=f"direct, {n_seeds} seeds at once")
+        slow, fast = (curve[(curve.block == block) & (curve.seed == direct.seed.iloc[0]) & (curve.step > 0)] for curve in (adamw, direct))
+        ax.plot(slow.seconds, slow.gain, color=COLOURS[1], ls="--", label="AdamW, one seed")
+        ax.plot(fast.seconds, fast.gain, color=COLOURS[0], label=f"direct, {n_seeds} seeds at once")
         ax.set(xscale="log", xlabel="seconds of fitting", ylabel="held-out gain", title=f"block {block}", ylim=(-0.1 * slow.gain.max(), 1.15 * max(slow.gain.max(), fast.gain.max())))
         ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
     ways[0].legend(loc="lower right", fontsize=9)
@@ -68,7 +69,6 @@ def diagnostics_figure(conjunction, gates, blocks) -> plt.Figure:
         at = np.arange(len(names)) + 0.16 * (k - (conjunction.block.nunique() - 1) / 2)
         spread = rows.groupby("candidate")["index"].agg(["mean", "min", "max"]).reindex(names)
         left.errorbar(at, spread["mean"], (spread["mean"] - spread["min"], spread["max"] - spread["mean"]), fmt=MARKERS[k], color=COLOURS[k], capsize=3, label=f"block {block}")
-    left.plot(range(3), [0, 0.31, 0.90], ls="none", marker="_", ms=22, mew=1.6, color="#888888", label="paper's values")
     left.set(ylim=(-0.03, 1.03), ylabel="conjunction index", title="Is the response joint?")
     left.set_xticks(range(len(names)), labels)
     left.legend(loc="upper left", fontsize=9)
@@ -98,29 +98,38 @@ def degree_figure(table, layouts: dict) -> plt.Figure:
 
 
 def two_blocks_figure(table, printed, name: str) -> plt.Figure:
-    """Whipp Tables 2 and 3 as a figure: R² and cosine of each candidate against its parameters, one column a block.
+    """Whipp Tables 2 and 3 as a figure: what each candidate adds to the linear map in R², and its cosine, against its parameters, one column a block.
 
     table: columns block, candidate, params_over_d2, r2, r2_low, r2_high, cosine, cosine_low, cosine_high. printed: columns subject, block, place
     (position of the block in the figure), params_over_d2, r2, cosine.
     """
     blocks = list(table.block.unique())
+    linear = table[table.candidate == "linear"].set_index("block").r2
+    theirs_linear = printed[printed.candidate == "linear"].set_index(["subject", "block"]).r2
+    printed = printed.assign(gain=printed.r2 - printed.set_index(["subject", "block"]).index.map(theirs_linear))
+    table = table.assign(gain=table.r2 - table.block.map(linear), gain_low=table.r2_low - table.block.map(linear), gain_high=table.r2_high - table.block.map(linear))
     figure, axes = plt.subplots(2, len(blocks), figsize=(5.6 * len(blocks), 6.6), sharex=True, squeeze=False)
     styles = dict(zip(sorted(printed.subject.unique()), [(COLOURS[1], "s"), (COLOURS[2], "^"), (COLOURS[3], "D")], strict=False))
     for k, block in enumerate(blocks):
         rows = table[table.block == block]
-        for ax, metric in zip(axes[:, k], ("r2", "cosine"), strict=True):
+        for ax, metric in zip(axes[:, k], ("gain", "cosine"), strict=True):
             bars = (rows[metric] - rows[f"{metric}_low"]).clip(lower=0), (rows[f"{metric}_high"] - rows[metric]).clip(lower=0)
             ax.errorbar(rows.params_over_d2, rows[metric], bars, fmt="o", color=SUBJECT, capsize=3, label=name, zorder=3)
             for row in rows.itertuples():
-                ax.annotate(row.candidate, (row.params_over_d2, getattr(row, metric)), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8.5)
+                side = {"dense2x": "right", "poly2x": "left"}.get(row.candidate, "center")  # these two stand close together
+                at = {"right": (-5, 7), "left": (6, -4), "center": (0, 9)}[side]
+                ax.annotate(row.candidate.replace("2x", " (2×)"), (row.params_over_d2, getattr(row, metric)), xytext=at, textcoords="offset points", ha=side, fontsize=9)
             for subject, theirs in printed[printed.place == k].groupby("subject"):
                 colour, marker = styles[subject]
                 ax.plot(theirs.params_over_d2, theirs[metric], color=colour, marker=marker, mfc="none", ls=":", lw=1, label=f"{subject} (paper)")
-        axes[0, k].set(title=f"block {block} ({'early' if k == 0 else 'deep'})", ylim=(0, 1.12))
-        axes[1, k].set(xlabel="parameters / d²", ylim=(0, 1.12), xlim=(0.85, 2.35))
-    axes[0, 0].set_ylabel("held-out $R^2$")
+        axes[0, k].set_title(f"block {block} ({'early' if k == 0 else 'deep'}), linear $R^2$ {linear[block]:.3f}")
+        axes[1, k].set(xlabel="parameters / d²", xlim=(0.85, 2.55))
+        for ax in axes[:, k]:
+            ax.margins(y=0.14)
+    axes[0, 0].set_ylabel("held-out $R^2$ over the linear map's")
     axes[1, 0].set_ylabel("cosine, mean over tokens")
-    axes[1, 0].legend(loc="lower right", fontsize=8.5)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
     return figure
 
 
@@ -170,9 +179,10 @@ def healing_figure(table, name: str) -> plt.Figure:
         original = table[(table.block == block) & (table.candidate == names[-1]) & (table.phase == "healed")]["mean"]
         if len(original):
             ax.axhline(original.iloc[0], color=COLOURS[0], ls=":", lw=1.2)
-        ax.set_xticks(range(len(names)), names)
+        ax.set_xticks(range(len(names)), [n.replace("2x", " (2×)") for n in names])
         ax.set_yscale("symlog", linthresh=10)
-        ax.yaxis.set_major_locator(mpl.ticker.FixedLocator([sign * v for sign in (-1, 1) for v in (0, 5, 10, 30, 100, 300, 1000, 3000)]))
+        small = table[table.block == block].high.max() < 30
+        ax.yaxis.set_major_locator(mpl.ticker.FixedLocator([sign * v for sign in (-1, 1) for v in ((0, 5, 10, 15, 20) if small else (0, 5, 10, 30, 100, 300, 1000, 3000))]))
         ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.4g}%" if v else "0"))
         ax.set(title=f"{name}, block {block}", ylabel="ΔPPL against the untouched model")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)

@@ -56,11 +56,12 @@ def shares_figure(shares) -> plt.Figure:
     for ax, varied in zip(axes[0], designs, strict=True):
         rows = shares[shares.varied == varied].iloc[::-1]
         noise = rows.degrees / rows.degrees.sum()
-        ax.barh(rows.term.str.replace(":", " × "), rows.share, color=[colours[k] for k in rows.kind])
+        fills = [colours[k] for k in rows.kind]
+        ax.barh(rows.term.str.replace(":", " × "), rows.share, color=fills, edgecolor=fills)  # an edge, so that the smallest share shows
         ax.plot(noise, range(len(rows)), ls="none", marker="|", ms=11, mew=2, color="#888888")
-        for y, (share, tick) in enumerate(zip(rows.share, noise, strict=True)):
-            ax.annotate(f"{share:.1%}", (max(share, tick), y), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)
-        ax.set(title=f"{varied}s varied", xlabel="share of the variance of $R^2_{\\mathrm{lin}}$", xlim=(0, 1.15 * max(shares.share.max(), noise.max())))
+        for y, share in enumerate(rows.share):
+            ax.annotate(f"{share:.1%}", (1, y), xycoords=("axes fraction", "data"), xytext=(-4, 0), textcoords="offset points", ha="right", va="center", fontsize=9)
+        ax.set(title=f"{varied}s varied", xlabel="share of the variance of $R^2_{\\mathrm{lin}}$", xlim=(0, 1.2 * max(shares.share.max(), noise.max())))
     handles = [*(plt.Rectangle((0, 0), 1, 1, color=colours[k]) for k in kinds), plt.Line2D([], [], ls="none", marker="|", ms=11, mew=2, color="#888888")]
-    figure.legend(handles, [*kinds, "pure noise"], loc="outside lower center", ncols=4, fontsize=9)
+    figure.legend(handles, [*kinds, "pure noise"], loc="outside lower center", ncols=5, fontsize=9)
     return figure

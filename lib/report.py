@@ -160,10 +160,10 @@ def show(table: pd.DataFrame, digits: int = 3):
 
 
 def say(text: str):
-    """A paragraph of computed prose: numbers and words come from the same run."""
+    """Computed prose, a blank line between paragraphs: numbers and words come from the same run."""
     from IPython.display import Markdown
 
-    return Markdown(" ".join(text.split()))
+    return Markdown("\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")))
 
 
 def tally(found: pd.DataFrame | list[claims.Claim]) -> str:
