@@ -86,3 +86,29 @@ def leave_one_out(table: pd.DataFrame, column: str, statistic: Callable[[pd.Data
     levels = table[column].unique()
     values = [statistic(table[table[column] != level]) for level in levels] if len(levels) > 2 else [float("nan")]
     return Interval(statistic(table), float(np.min(values)), float(np.max(values)))  # unlike min and max these pass a nan on
+
+
+@dataclass(frozen=True)
+class Concentration:
+    """Where a remedy helps: the share of their cost that the dearest blocks get back, beside that of the others."""
+
+    dearest: np.ndarray
+    """[n_blocks], whether a block is among the dearest sixth"""
+    share_dearest: float
+    share_others: float
+    gap: Interval
+    """the first less the second, with its range when any one block is left out"""
+    top: list[int]
+    """the two blocks that get back most"""
+    share_top: float
+    """of all that is got back, what these two hold"""
+
+
+def concentration(cost: pd.Series, left: pd.Series) -> Concentration:
+    """How far the cost of a swap, without (`cost`) and with a remedy (`left`), is got back on the dearest sixth of the blocks. Both are indexed by block."""
+    recovered, dearest = cost - left, (cost.rank(ascending=False) <= len(cost) / 6).to_numpy()
+    table = pd.DataFrame({"block": cost.index, "recovered": recovered.to_numpy(), "cost": cost.to_numpy(), "dearest": dearest})
+    gap = leave_one_out(table, "block", lambda t: share_gap(t.recovered, t.cost, t.dearest))
+    shares = [recovered[rows].sum() / cost[rows].sum() for rows in (dearest, ~dearest)]
+    top = recovered.nlargest(2)
+    return Concentration(dearest, *shares, gap, top.index.tolist(), top.sum() / recovered.sum())

@@ -79,6 +79,7 @@ def test_one_domain_cannot_be_compared(tiny_gpt2, tiny_windows):
 
 def test_agreement_of_known_profiles():
     r2 = np.array([0.1, 0.5, 0.9, 0.3, 0.7])
-    frame = pd.concat([pd.DataFrame({"block": range(5), "r2_lin": v, "domain": d}) for d, v in {"a": r2, "b": r2 * 0.5 + 0.2}.items()])
+    frame = pd.concat([pd.DataFrame({"block": range(5), "r2_lin": v, "low": v - 0.03, "high": v + 0.03, "domain": d}) for d, v in {"a": r2, "b": r2 * 0.5 + 0.2}.items()])
     found = agreement(frame, "a").iloc[0]
     assert found.pearson == pytest.approx(1) and found.mean_abs_shift == pytest.approx(abs(r2 * 0.5 - 0.2).mean()) and found.worst_block == 2
+    assert (found.worst_shift_high - found.worst_shift, found.worst_shift - found.worst_shift_low) == pytest.approx((0.03 * 2**0.5,) * 2)

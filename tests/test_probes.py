@@ -308,7 +308,7 @@ def test_looking_does_not_change_training(tiny_windows, tiny_gpt2):
 
 def test_intervals_against_known_cases():
     from lib.claims import at_budget
-    from lib.intervals import bootstrap, leave_one_out, pearson, share_gap, spearman, spread
+    from lib.intervals import bootstrap, concentration, leave_one_out, pearson, share_gap, spearman, spread
 
     x = np.random.default_rng(0).normal(size=400)
     mean = bootstrap(np.mean, x)
@@ -324,6 +324,10 @@ def test_intervals_against_known_cases():
     assert (gap.value, gap.low, gap.high) == pytest.approx((0, 0, 0), abs=1e-9)
     two = bootstrap(share_gap, np.r_[9.0, 9.0, np.zeros(28)], np.full(30, 10.0), np.arange(30) < 5, paired=True)
     assert two.value == pytest.approx(0.36) and two.above(0.1) == "inconclusive"  # carried by two rows of thirty
+    cost = pd.Series(np.r_[100.0, 80.0, np.full(10, 10.0)], index=range(3, 15))
+    found = concentration(cost, cost - np.r_[90.0, 72.0, np.full(10, 1.0)])
+    assert found.dearest.tolist() == [True, True] + [False] * 10 and found.top == [3, 4] and found.share_top == pytest.approx(162 / 172)
+    assert (found.share_dearest, found.share_others) == pytest.approx((0.9, 0.1)) and (found.gap.value, found.gap.low) == pytest.approx((0.8, 0.8))
     assert (mean.above(-1), mean.below(-1), spread([1, 2, 6]).above(2)) == ("reproduced", "contradicted", "inconclusive")
     assert np.isnan(leave_one_out(table[:2], "seed", lambda t: t.v.mean()).low)
     assert [at_budget(v, 1, 2) for v in ("reproduced", "contradicted")] == ["reproduced", "inconclusive"] and at_budget("contradicted", 2, 2) == "contradicted"
