@@ -31,10 +31,10 @@ lab: $(READY)  ## JupyterLab
 	$(BIN)/jupyter lab notebooks
 
 notebook: $(READY)  ## make notebook N=01 MODEL=gpt2 CORPUS=wikitext-2 PROFILE=laptop
-	$(BIN)/python -m lib.render run "$(N)" $(PARAMETERS)
+	$(BIN)/python -m lib.reports.render run "$(N)" $(PARAMETERS)
 
 render: $(READY)  ## refresh the committed notebooks: make render, or make render N=01
-	$(BIN)/python -m lib.render commit "$(N)"
+	$(BIN)/python -m lib.reports.render commit "$(N)"
 
 bench: $(READY)  ## what the measured pass and the sweep cost, as ratios to plain forward passes
 	$(BIN)/python tests/bench.py

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, workflow.basedir)
-from lib.paths import ROOT
-from lib.profiles import get_profile
-from lib.report import label
+from lib.base.paths import ROOT
+from lib.base.profiles import get_profile
+from lib.reports.report import label
 
 PROFILE = get_profile(str(config.get("profile", "laptop")))
 MODELS = str(config.get("model", PROFILE.subject)).split(",")
@@ -63,4 +63,4 @@ rule index:
     output:
         f"{HOME}/index.html",
     shell:
-        "{PYTHON} -m lib.render index {output:q} {input:q}"
+        "{PYTHON} -m lib.reports.render index {output:q} {input:q}"

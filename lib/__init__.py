@@ -1,13 +1,13 @@
-"""The Nonlinearity Budget: how much of a transformer's FFN is nonlinear, and where in depth should its capacity go?
+"""The Nonlinearity Budget: how much of a transformer's FFN is nonlinear, and where in depth should
+it go?
 
-The modules follow the way of the data; imports only ever point to the left:
+Ten rooms, one for each station of the data's way; imports only ever point to a room above:
 
-    errors, paths -> profiles, checks, claims (intervals, variance) -> cache -> assets -> corpora, subjects (blocks) -> hooks -> moments (surrogates)
-    -> recoverability, rank, reweighted, outliers, domains, descent, baselines, perplexity, rows -> training, development
-    -> probes, polyfit, residual, candidates, healing -> plots -> report -> render
+    base -> stats -> texts -> models -> linear -> probes -> swaps -> gates -> training -> reports
 """
 
 import warnings
 
-# Every report would open with tqdm's advice to install widgets, which break the rendering of committed notebooks.
+# Every report would open with tqdm's advice to install widgets, which break the rendering of
+# committed notebooks.
 warnings.filterwarnings("ignore", message="IProgress not found")

@@ -1,8 +1,10 @@
-"""What a measurement costs, as ratios within one run (`make bench`); nothing is asserted, for machines differ.
+"""What a measurement costs, as ratios within one run (`make bench`); nothing is asserted, for
+machines differ.
 
-    measured pass   statistics of all blocks, all fits and the 5-fold cross-validation, against one plain forward pass
-    swap sweep      every block swapped in turn, against evaluating the whole network once per block
-    peak memory     of the measured pass over ten times the tokens, against the pass itself
+measured pass   statistics of all blocks, all fits and the 5-fold cross-validation, against one
+plain forward pass
+swap sweep      every block swapped in turn, against evaluating the whole network once per block
+peak memory     of the measured pass over ten times the tokens, against the pass itself
 """
 
 import argparse
@@ -16,12 +18,11 @@ from pathlib import Path
 
 import torch
 
-from lib import cache
-from lib.corpora import load_corpus, windows
-from lib.hooks import swap
-from lib.perplexity import swap_sweep, token_losses
-from lib.recoverability import recoverability
-from lib.subjects import load_subject
+from lib.base import cache
+from lib.linear import recoverability
+from lib.models import load_subject, swap
+from lib.swaps import swap_sweep, token_losses
+from lib.texts import load_corpus, windows
 
 
 def seconds(call) -> tuple[float, object]:
@@ -63,28 +64,45 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--corpus", default="wikipedia")
     parser.add_argument("--tokens", type=int, default=30_720)
-    parser.add_argument("--no-memory", action="store_true", help="leave out the memory measurement, which takes minutes")
+    parser.add_argument(
+        "--no-memory",
+        action="store_true",
+        help="leave out the memory measurement, which takes minutes",
+    )
     options = parser.parse_args()
     subject, data = load(options.model, options.corpus, options.tokens)
     plain(subject, data[:16])  # warm up
     forward, _ = seconds(lambda: plain(subject, data))
     measured, found = seconds(lambda: recoverability(subject, data))
-    print(f"{subject}\n{data.numel():,} tokens, {torch.get_num_threads()} threads, {subject.device}")
-    print(f"measured pass: {measured:.1f} s = {measured / forward:.2f} x a plain forward pass ({forward:.1f} s)")
+    print(
+        f"{subject}\n{data.numel():,} tokens, {torch.get_num_threads()} threads, {subject.device}"
+    )
+    print(
+        f"measured pass: {measured:.1f} s = {measured / forward:.2f} x a plain forward pass "
+        f"({forward:.1f} s)"
+    )
     tail = data[-8:]
     whole, _ = seconds(lambda: whole_network_sweep(subject, tail, found.maps))
     sweep, _ = seconds(lambda: swap_sweep(subject, tail, found.maps))
-    print(f"swap sweep over {len(subject)} blocks: {sweep:.1f} s = {sweep / whole:.2f} x evaluating the whole network once per block ({whole:.1f} s)")
+    print(
+        f"swap sweep over {len(subject)} blocks: {sweep:.1f} s = {sweep / whole:.2f} x "
+        f"evaluating the whole network once per block ({whole:.1f} s)"
+    )
     if options.no_memory:
         return
     context, peaks = multiprocessing.get_context("spawn"), []
     for n_tokens in (options.tokens, 10 * options.tokens):
         answer = context.Queue()
-        process = context.Process(target=peak, args=(options.model, options.corpus, n_tokens, answer))
+        process = context.Process(
+            target=peak, args=(options.model, options.corpus, n_tokens, answer)
+        )
         process.start()
         peaks.append(answer.get())
         process.join()
-    print(f"peak memory: {peaks[1]:,.0f} MiB for {10 * options.tokens:,} tokens = {peaks[1] / peaks[0]:.2f} x that for {options.tokens:,} ({peaks[0]:,.0f} MiB)")
+    print(
+        f"peak memory: {peaks[1]:,.0f} MiB for {10 * options.tokens:,} tokens = "
+        f"{peaks[1] / peaks[0]:.2f} x that for {options.tokens:,} ({peaks[0]:,.0f} MiB)"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Shared fixtures: the committed tiny models, random-init models of every family, and a cache of each test's own."""
+"""Shared fixtures: the committed tiny models, random-init models of every family, and a cache of
+each test's own."""
 
 import pytest
 import torch
 
-from lib import cache
-from lib.corpora import load_corpus, windows
-from lib.subjects import load_subject
+from lib.base import cache
+from lib.models import load_subject
+from lib.texts import load_corpus, windows
 
 torch.set_num_threads(1)
 

@@ -5,12 +5,18 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.domains import agreement, domain_profiles, transfer
-from lib.errors import InputError
-from lib.hooks import capture
-from lib.outliers import token_energy, token_shares
-from lib.recoverability import fold_moments, recoverability
-from lib.surrogates import score_rows
+from lib.base import InputError
+from lib.linear import (
+    agreement,
+    domain_profiles,
+    fold_moments,
+    recoverability,
+    score_rows,
+    token_energy,
+    token_shares,
+    transfer,
+)
+from lib.models import capture
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +36,16 @@ def test_token_energies_add_up_to_the_scores(tiny_gpt2, measured_parts):
     keep = np.ones_like(energy.norm, bool)
     keep[:, :, 0] = False
     rest = torch.from_numpy(keep[2].ravel())
-    deviation, error = (y - means[2]).double()[rest].square().sum(), (y - measured.maps[2](x)).double()[rest].square().sum()
+    deviation, error = (
+        (y - means[2]).double()[rest].square().sum(),
+        (y - measured.maps[2](x)).double()[rest].square().sum(),
+    )
     assert energy.r2(keep)[2] == pytest.approx(float(1 - error / deviation), abs=1e-6)
-    assert energy.position_share(0)[2] == pytest.approx(float((y - means[2]).double()[~rest].square().sum() / (y - means[2]).double().square().sum()))
+    assert energy.position_share(0)[2] == pytest.approx(
+        float(
+            (y - means[2]).double()[~rest].square().sum() / (y - means[2]).double().square().sum()
+        )
+    )
     assert score_rows(measured.maps[2], x, y).r2 == pytest.approx(energy.r2()[2], abs=1e-5)
     assert np.isnan(energy.r2(np.zeros_like(keep))).all()
 
@@ -41,15 +54,24 @@ def test_a_planted_massive_token_is_found(tiny_gpt2, measured_parts):
     everything, tail = measured_parts
     measured, folds = recoverability(tiny_gpt2, everything), fold_moments(tiny_gpt2, everything)
     means = torch.stack([folds[-1][b.index].mean_y for b in tiny_gpt2.blocks])
-    hook = tiny_gpt2.blocks[3].ffn.register_forward_hook(lambda _, args, y: torch.cat([y[:, :5], 500 * y[:, 5:6], y[:, 6:]], 1))
+    hook = tiny_gpt2.blocks[3].ffn.register_forward_hook(
+        lambda _, args, y: torch.cat([y[:, :5], 500 * y[:, 5:6], y[:, 6:]], 1)
+    )
     try:
         energy = token_energy(tiny_gpt2, tail + 0, measured.maps, means, batch=2)
     finally:
         hook.remove()
     massive = energy.massive()
-    assert massive[3, :, 5].all() and massive[3].sum() == len(tail) and energy.position_share(5)[3] > 0.95
+    assert (
+        massive[3, :, 5].all()
+        and massive[3].sum() == len(tail)
+        and energy.position_share(5)[3] > 0.95
+    )
     top = token_shares(energy, tail, tiny_gpt2.tokenizer, 3, top=4)
-    assert set(top.token) <= {repr(tiny_gpt2.tokenizer.decode([int(i)])) for i in tail[:, 5]} and top.variance_share.sum() > 0.5
+    assert (
+        set(top.token) <= {repr(tiny_gpt2.tokenizer.decode([int(i)])) for i in tail[:, 5]}
+        and top.variance_share.sum() > 0.5
+    )
 
 
 def test_the_same_text_twice_agrees_wholly(tiny_gpt2, measured_parts):
@@ -57,8 +79,14 @@ def test_the_same_text_twice_agrees_wholly(tiny_gpt2, measured_parts):
     texts = {"a": everything, "b": everything.clone()}
     profiles = domain_profiles(tiny_gpt2, texts)
     found = agreement(profiles, "a").iloc[0]
-    assert found.pearson == pytest.approx(1) and found.spearman == pytest.approx(1) and found.worst_shift == 0
-    moved = transfer(tiny_gpt2, texts).pivot_table(index="block", columns=["fit_on", "scored_on"], values="r2")
+    assert (
+        found.pearson == pytest.approx(1)
+        and found.spearman == pytest.approx(1)
+        and found.worst_shift == 0
+    )
+    moved = transfer(tiny_gpt2, texts).pivot_table(
+        index="block", columns=["fit_on", "scored_on"], values="r2"
+    )
     assert np.allclose(moved["a", "b"], moved["a", "a"])
     assert np.allclose(moved["a", "a"], profiles[profiles.domain == "a"].r2_lin)
 
@@ -79,7 +107,21 @@ def test_one_domain_cannot_be_compared(tiny_gpt2, tiny_windows):
 
 def test_agreement_of_known_profiles():
     r2 = np.array([0.1, 0.5, 0.9, 0.3, 0.7])
-    frame = pd.concat([pd.DataFrame({"block": range(5), "r2_lin": v, "low": v - 0.03, "high": v + 0.03, "domain": d}) for d, v in {"a": r2, "b": r2 * 0.5 + 0.2}.items()])
+    frame = pd.concat(
+        [
+            pd.DataFrame(
+                {"block": range(5), "r2_lin": v, "low": v - 0.03, "high": v + 0.03, "domain": d}
+            )
+            for d, v in {"a": r2, "b": r2 * 0.5 + 0.2}.items()
+        ]
+    )
     found = agreement(frame, "a").iloc[0]
-    assert found.pearson == pytest.approx(1) and found.mean_abs_shift == pytest.approx(abs(r2 * 0.5 - 0.2).mean()) and found.worst_block == 2
-    assert (found.worst_shift_high - found.worst_shift, found.worst_shift - found.worst_shift_low) == pytest.approx((0.03 * 2**0.5,) * 2)
+    assert (
+        found.pearson == pytest.approx(1)
+        and found.mean_abs_shift == pytest.approx(abs(r2 * 0.5 - 0.2).mean())
+        and found.worst_block == 2
+    )
+    assert (
+        found.worst_shift_high - found.worst_shift,
+        found.worst_shift - found.worst_shift_low,
+    ) == pytest.approx((0.03 * 2**0.5,) * 2)

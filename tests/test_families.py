@@ -5,17 +5,30 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lib.blocks import find_layers
-from lib.errors import InputError
-from lib.hooks import capture, record, resume, swap
-from lib.subjects import as_subject
-from lib.surrogates import AffineMap
+from lib.base import InputError
+from lib.linear import AffineMap
+from lib.models import as_subject, capture, record, resume, swap
+from lib.models.blocks import find_layers
 
-COMMON = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, vocab_size=97, intermediate_size=48, max_position_embeddings=64)
+COMMON = dict(
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    vocab_size=97,
+    intermediate_size=48,
+    max_position_embeddings=64,
+)
 GROUPED = dict(num_key_value_heads=2)
 FAMILIES = {
     "gpt2": dict(n_embd=32, n_layer=3, n_head=4, vocab_size=97, n_positions=64),
-    "gpt_neo": dict(hidden_size=32, num_layers=4, num_heads=4, vocab_size=97, max_position_embeddings=64, attention_types=[[["global", "local"], 2]]),
+    "gpt_neo": dict(
+        hidden_size=32,
+        num_layers=4,
+        num_heads=4,
+        vocab_size=97,
+        max_position_embeddings=64,
+        attention_types=[[["global", "local"], 2]],
+    ),
     "gptj": dict(n_embd=32, n_layer=3, n_head=4, vocab_size=97, n_positions=64, rotary_dim=4),
     "gpt_neox": dict(COMMON),
     "falcon": dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, vocab_size=97),
@@ -31,7 +44,7 @@ FAMILIES = {
     "olmo2": dict(COMMON),
     "stablelm": dict(COMMON, **GROUPED),
     "mixtral": dict(COMMON, **GROUPED, num_local_experts=2),
-}  # fmt: skip
+}
 PARALLEL = {"gptj", "gpt_neox", "falcon", "phi"}
 TOKENS = torch.randint(3, 97, (2, 9), generator=torch.Generator().manual_seed(3))
 
@@ -79,7 +92,11 @@ def test_swap_restores_after_an_exception(subject):
     before, ffn, state = logits(subject), subject.blocks[1].ffn, list(subject.model.state_dict())
     with pytest.raises(RuntimeError), swap(subject.blocks[1], nn.Identity()):
         raise RuntimeError
-    assert subject.blocks[1].ffn is ffn and torch.equal(logits(subject), before) and list(subject.model.state_dict()) == state
+    assert (
+        subject.blocks[1].ffn is ffn
+        and torch.equal(logits(subject), before)
+        and list(subject.model.state_dict()) == state
+    )
 
 
 def test_resume_equals_the_full_forward(subject):
@@ -89,7 +106,10 @@ def test_resume_equals_the_full_forward(subject):
     for start in range(len(subject)):
         with resume(subject, start, residual[start]):
             assert torch.equal(logits(subject), before), f"resumed at block {start}"
-    assert all(layer is block.layer for layer, block in zip(find_layers(subject.model), subject.blocks, strict=True))
+    assert all(
+        layer is block.layer
+        for layer, block in zip(find_layers(subject.model), subject.blocks, strict=True)
+    )
 
 
 def test_resume_takes_the_stream_it_is_given_and_restores_after_an_exception(subject):
@@ -98,15 +118,37 @@ def test_resume_takes_the_stream_it_is_given_and_restores_after_an_exception(sub
         with pytest.raises(RuntimeError), resume(subject, start, torch.ones(2, 9, 32)):
             assert not torch.allclose(logits(subject), before)
             raise RuntimeError
-        with pytest.raises(InputError, match="cannot resume from a residual stream of shape"), resume(subject, start, torch.ones(1, 9, 32)):
+        with (
+            pytest.raises(InputError, match="cannot resume from a residual stream of shape"),
+            resume(subject, start, torch.ones(1, 9, 32)),
+        ):
             logits(subject)
     assert torch.equal(logits(subject), before)
 
 
-@pytest.mark.parametrize(("family", "sizes"), [("opt", dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, vocab_size=97, word_embed_proj_dim=32)),
-                                               ("bloom", dict(hidden_size=32, n_layer=2, n_head=4, vocab_size=97))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        (
+            "opt",
+            dict(
+                hidden_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                ffn_dim=48,
+                vocab_size=97,
+                word_embed_proj_dim=32,
+            ),
+        ),
+        ("bloom", dict(hidden_size=32, n_layer=2, n_head=4, vocab_size=97)),
+    ],
+)
 def test_an_ffn_that_is_no_plain_module_is_refused_by_name(family, sizes):
-    with pytest.raises(InputError, match=rf"block 0: {family.upper() if family == 'opt' else 'Bloom'}\w*Layer|block 0: BloomBlock"):
+    with pytest.raises(
+        InputError,
+        match=rf"block 0: {family.upper() if family == 'opt' else 'Bloom'}\w*Layer|block 0: "
+        r"BloomBlock",
+    ):
         as_subject(build(family, **sizes))
 
 

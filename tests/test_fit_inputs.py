@@ -1,29 +1,35 @@
-"""Bad input to fits, intervals and notebook options: refused in one sentence, or answered with "undefined", never with a wrong number."""
+"""Bad input to fits, intervals and notebook options: refused in one sentence, or answered with
+"undefined", never with a wrong number."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from lib import report
-from lib.candidates import fit_candidates
-from lib.development import develop
-from lib.errors import InputError
-from lib.healing import heal
-from lib.hooks import swap
-from lib.intervals import bootstrap, spearman
-from lib.perplexity import delta_ppl
-from lib.probes import conjunction_index
-from lib.residual import residual_probes
-from lib.rows import BlockRows
-from lib.surrogates import AffineMap
-from lib.variance import pairwise, variance_shares
+from lib.base import InputError
+from lib.linear import AffineMap
+from lib.models import swap
+from lib.probes import BlockRows, conjunction_index, fit_candidates, residual_probes
+from lib.reports import report
+from lib.stats import bootstrap, pairwise, spearman, variance_shares
+from lib.swaps import delta_ppl, heal
+from lib.training import develop
 
 
 def test_fits_refuse_bad_budgets_in_one_sentence(tiny_gpt2, tiny_windows):
     rows = BlockRows(tiny_gpt2, tiny_windows, [1])
-    for steps, seeds, what in [(0, [1], "0 steps"), (2.5, [1], "2.5 steps"), (3, [], "seeds"), (3, [1, 1], "seeds"), (3, [-1], "seeds"), (3, 42, "seeds")]:
-        for call in (lambda: residual_probes(rows, seeds, steps=steps), lambda: fit_candidates(rows, ["poly"], seeds, steps)):  # noqa: B023
+    for steps, seeds, what in [
+        (0, [1], "0 steps"),
+        (2.5, [1], "2.5 steps"),
+        (3, [], "seeds"),
+        (3, [1, 1], "seeds"),
+        (3, [-1], "seeds"),
+        (3, 42, "seeds"),
+    ]:
+        for call in (
+            lambda seeds=seeds, steps=steps: residual_probes(rows, seeds, steps=steps),
+            lambda seeds=seeds, steps=steps: fit_candidates(rows, ["poly"], seeds, steps),
+        ):
             with pytest.raises(InputError, match=what):
                 call()
     with pytest.raises(InputError, match="named twice"):
@@ -41,7 +47,9 @@ def test_rows_follow_the_model(tiny_gpt2, tiny_windows):
     rows = BlockRows(tiny_gpt2, tiny_windows[:8], [1])
     before = rows(1).x
     with swap(tiny_gpt2.blocks[0], torch.nn.Linear(128, 128).requires_grad_(False)):
-        assert torch.equal(rows(1).x, BlockRows(tiny_gpt2, tiny_windows[:8], [1])(1).x) and not torch.equal(rows(1).x, before)
+        assert torch.equal(
+            rows(1).x, BlockRows(tiny_gpt2, tiny_windows[:8], [1])(1).x
+        ) and not torch.equal(rows(1).x, before)
     assert torch.equal(rows(1).x, before)
 
 
@@ -55,18 +63,28 @@ def test_healing_of_an_unknown_module_is_not_cached(tiny_gpt2, tiny_windows):
         def forward(self, x):
             return self.layer(x) * self.k
 
-    small, large = (heal(tiny_gpt2, tiny_windows[:4], {(1, "own", 1): Scaled(k)}, 2, lr=1e-2)[1, "own", 1] for k in (1.0, 50.0))
+    small, large = (
+        heal(tiny_gpt2, tiny_windows[:4], {(1, "own", 1): Scaled(k)}, 2, lr=1e-2)[1, "own", 1]
+        for k in (1.0, 50.0)
+    )
     assert not torch.allclose(small.layer.weight, large.layer.weight)
 
 
 def test_one_held_out_window_gives_no_unseen_gain(tiny_gpt2, tiny_windows):
-    table = residual_probes(BlockRows(tiny_gpt2, tiny_windows[:5], [1]), [42], layout=((2, 4),), steps=20).table
-    assert np.isfinite(table.gain).all() and table[["gain_unseen", "gain_unseen_low", "gain_unseen_high"]].isna().all(axis=None)
+    table = residual_probes(
+        BlockRows(tiny_gpt2, tiny_windows[:5], [1]), [42], layout=((2, 4),), steps=20
+    ).table
+    assert np.isfinite(table.gain).all() and table[
+        ["gain_unseen", "gain_unseen_low", "gain_unseen_high"]
+    ].isna().all(axis=None)
 
 
 def test_conjunction_index_of_nothing_finite_is_refused():
     half, x = torch.tensor([True, False, True]), torch.randn(8, 3)
-    for bad in (AffineMap(torch.full((3, 2), torch.nan), torch.zeros(2)), AffineMap(torch.ones(3, 2), torch.full((2,), torch.inf))):
+    for bad in (
+        AffineMap(torch.full((3, 2), torch.nan), torch.zeros(2)),
+        AffineMap(torch.ones(3, 2), torch.full((2,), torch.inf)),
+    ):
         with pytest.raises(InputError, match="not finite"):
             conjunction_index(bad, x, half)
     for wrong in (x[:0], x[None]):
@@ -84,8 +102,16 @@ def test_delta_ppl_and_variance_refuse_what_does_not_fit():
             delta_ppl(base, {1: wrong})
     with pytest.raises(InputError, match="level 95"):
         delta_ppl(base, {1: base}, level=95)
-    grid = pd.MultiIndex.from_product([range(3), range(2)], names=["family", "block"]).to_frame(index=False).assign(r2=0.1)
-    for table, what in ((grid, "does not vary"), (grid.assign(r2=np.nan), "not finite"), (grid.drop(columns="block"), "no column 'block'")):
+    grid = (
+        pd.MultiIndex.from_product([range(3), range(2)], names=["family", "block"])
+        .to_frame(index=False)
+        .assign(r2=0.1)
+    )
+    for table, what in (
+        (grid, "does not vary"),
+        (grid.assign(r2=np.nan), "not finite"),
+        (grid.drop(columns="block"), "no column 'block'"),
+    ):
         with pytest.raises(InputError, match=what):
             variance_shares(table, ["family", "block"])
     assert len(pairwise(grid, ["family"], over="block")) == 3
@@ -94,8 +120,13 @@ def test_delta_ppl_and_variance_refuse_what_does_not_fit():
 
 
 def test_intervals_of_too_little_decide_nothing():
-    assert np.isnan(bootstrap(np.mean, [1.0]).low) and bootstrap(np.mean, [1.0]).above(0) == "inconclusive"
-    assert np.isfinite(bootstrap(spearman, [1.0, 2, 3, 4, 5, 6], [1.0, 3, 2, 5, 4, 6], paired=True).low)
+    assert (
+        np.isnan(bootstrap(np.mean, [1.0]).low)
+        and bootstrap(np.mean, [1.0]).above(0) == "inconclusive"
+    )
+    assert np.isfinite(
+        bootstrap(spearman, [1.0, 2, 3, 4, 5, 6], [1.0, 3, 2, 5, 4, 6], paired=True).low
+    )
     assert np.isnan(spearman([1.0, 1, 1], [1.0, 2, 3]))
 
 
@@ -109,7 +140,11 @@ def test_notebook_options_have_their_own_folder():
     assert report.blocks_named("1, 4", 6) == [1, 4] and report.blocks_named(3, 6) == [3]
     assert [report.blocks_named(None, n) for n in (1, 2, 6)] == [[0], [0, 1], [1, 4]]
     usual, other = (report.start("05_two_blocks", "smoke", blocks=b) for b in (None, "0,5"))
-    assert usual.folder != other.folder and usual.folder.parent.name == "tiny-gpt2" and "blocks" in other.folder.parent.name
+    assert (
+        usual.folder != other.folder
+        and usual.folder.parent.name == "tiny-gpt2"
+        and "blocks" in other.folder.parent.name
+    )
 
 
 def test_bad_domains_parameter():

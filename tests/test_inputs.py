@@ -13,30 +13,31 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lib import assets, cache, claims, corpora, report
-from lib.assets import Asset, fetch
-from lib.corpora import load_corpus, windows
-from lib.errors import InputError
-from lib.hooks import capture, swap
-from lib.moments import Moments
-from lib.paths import DATA, ROOT, sha256, whole
-from lib.perplexity import swap_sweep, token_losses
-from lib.profiles import get_profile
-from lib.rank import rank_profile
-from lib.recoverability import recoverability
-from lib.subjects import as_subject, load_subject
+from lib.base import DATA, ROOT, InputError, cache, get_profile, sha256, whole
+from lib.linear import Moments, rank_profile, recoverability
+from lib.models import as_subject, capture, embedded, load_subject, swap
+from lib.reports import report
+from lib.stats import claims
+from lib.swaps import swap_sweep, token_losses
+from lib.texts import Asset, assets, corpora, fetch, load_corpus, windows
 
 
-@pytest.mark.parametrize(("call", "says"), [
-    (lambda: get_profile("labtop"), r"unknown profile 'labtop': did you mean 'laptop'\?"),
-    (lambda: load_subject("smollm2-135"), r"unknown model 'smollm2-135': did you mean 'smollm2-135m'\?"),
-    (lambda: load_subject("/no/such/folder"), r"'/no/such/folder' is no folder"),
-    (lambda: load_corpus("wikipedai"), r"unknown corpus 'wikipedai': did you mean 'wikipedia"),
-    (lambda: claims.published("wipp"), r"no published numbers for 'wipp': known are"),
-    (lambda: claims.published("whipp", metric="r2_line"), r"no published number of whipp has"),
-    (lambda: claims.Claim("p", "s", "c", "", "", "proved"), r"verdict 'proved' is none of"),
-    (lambda: report.start("01_x", "laptop", seed="x"), r"seed 'x' is no whole number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: get_profile("labtop"), r"unknown profile 'labtop': did you mean 'laptop'\?"),
+        (
+            lambda: load_subject("smollm2-135"),
+            r"unknown model 'smollm2-135': did you mean 'smollm2-135m'\?",
+        ),
+        (lambda: load_subject("/no/such/folder"), r"'/no/such/folder' is no folder"),
+        (lambda: load_corpus("wikipedai"), r"unknown corpus 'wikipedai': did you mean 'wikipedia"),
+        (lambda: claims.published("wipp"), r"no published numbers for 'wipp': known are"),
+        (lambda: claims.published("whipp", metric="r2_line"), r"no published number of whipp has"),
+        (lambda: claims.Claim("p", "s", "c", "", "", "proved"), r"verdict 'proved' is none of"),
+        (lambda: report.start("01_x", "laptop", seed="x"), r"seed 'x' is no whole number"),
+    ],
+)
 def test_unknown_names(call, says):
     with pytest.raises(InputError, match=says) as caught:
         call()
@@ -45,33 +46,57 @@ def test_unknown_names(call, says):
 
 def test_unknown_block(tiny_gpt2, tiny_windows):
     for index in (6, -1, 1.5, "x", None):
-        with pytest.raises(InputError, match=f"block {index!r} does not exist: tiny-gpt2 has blocks 0 to 5"):
+        with pytest.raises(
+            InputError, match=f"block {index!r} does not exist: tiny-gpt2 has blocks 0 to 5"
+        ):
             capture(tiny_gpt2, tiny_windows[:1], [index])
 
 
 def test_an_unreachable_hub(monkeypatch):
-    monkeypatch.setattr("lib.subjects.AutoModelForCausalLM.from_pretrained", lambda *_, **__: (_ for _ in ()).throw(OSError("We couldn't connect")))
-    with pytest.raises(InputError, match=r"model 'gpt2' could not be loaded \(We couldn't connect\): check .* tiny-gpt2"):
+    monkeypatch.setattr(
+        "lib.models.subjects.AutoModelForCausalLM.from_pretrained",
+        lambda *_, **__: (_ for _ in ()).throw(OSError("We couldn't connect")),
+    )
+    with pytest.raises(
+        InputError,
+        match=r"model 'gpt2' could not be loaded \(We couldn't connect\): check .* tiny-gpt2",
+    ):
         load_subject("gpt2")
-    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("no route")))
-    with pytest.raises(InputError, match=r"could not be loaded from the Hugging Face hub \(ConnectionError\)"):
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("no route"))
+    )
+    with pytest.raises(
+        InputError, match=r"could not be loaded from the Hugging Face hub \(ConnectionError\)"
+    ):
         corpora._named.__wrapped__("wikitext-2")
 
 
 def test_a_corpus_shorter_than_the_budget_says_both_numbers(tiny_gpt2):
-    with pytest.raises(InputError, match=r"wikipedia-sample has 3\d,\d{3} tokens but 10,000,000 were asked for"):
-        windows(load_corpus("wikipedia-sample").fit, tiny_gpt2.tokenizer, 10_000_000, 128, "wikipedia-sample")
+    with pytest.raises(
+        InputError, match=r"wikipedia-sample has 3\d,\d{3} tokens but 10,000,000 were asked for"
+    ):
+        windows(
+            load_corpus("wikipedia-sample").fit,
+            tiny_gpt2.tokenizer,
+            10_000_000,
+            128,
+            "wikipedia-sample",
+        )
 
 
 def test_windows_do_not_overlap_and_keep_the_text(tiny_gpt2):
     documents = load_corpus("wikipedia-sample").fit
     found = windows(documents, tiny_gpt2.tokenizer, 1280, 128)
     text = "".join(d + "\n\n" for d in documents)
-    assert found.shape == (10, 128) and text.startswith(tiny_gpt2.tokenizer.decode(found.flatten()).rstrip("�"))
+    assert found.shape == (10, 128) and text.startswith(
+        tiny_gpt2.tokenizer.decode(found.flatten()).rstrip("�")
+    )
 
 
 def test_the_parts_of_a_corpus_are_disjoint(tmp_path):
-    (tmp_path / "mine.txt").write_text("\n\n".join(f"Paragraph {i} " + "word " * 300 for i in range(60)))
+    (tmp_path / "mine.txt").write_text(
+        "\n\n".join(f"Paragraph {i} " + "word " * 300 for i in range(60))
+    )
     for name in ("wikipedia-sample", str(tmp_path / "mine.txt")):
         corpus = load_corpus(name)
         assert not set(corpus.fit) & set(corpus.eval) and corpus.fit and corpus.eval
@@ -124,7 +149,9 @@ def test_a_damaged_download_is_refused_and_a_second_try_works(fake_asset, damage
     served.append(bytes(bad))
     with pytest.raises(InputError, match=r"fake==1 is (damaged|not the pinned file)"):
         fetch("fake", download)
-    assert not [p for p in (tmp_path / "cache" / "assets").iterdir() if p.suffix != ".lock"], "something half-written was left"
+    assert not [p for p in (tmp_path / "cache" / "assets").iterdir() if p.suffix != ".lock"], (
+        "something half-written was left"
+    )
     served.pop()
     assert fetch("fake", download).read_bytes() == content
 
@@ -140,16 +167,25 @@ def test_a_chapter_of_the_bible_is_one_document_without_verse_numbers(tmp_path, 
     monkeypatch.setattr(corpora, "fetch", lambda name: tmp_path / name)
     with sqlite3.connect(tmp_path / "kjv.db") as db:
         db.execute("CREATE TABLE Bible (TestamentID, BookID, ChapterID, VerseID, Passage1)")
-        db.executemany("INSERT INTO Bible VALUES (?, ?, ?, ?, ?)", [
-            (1, 1, 1, 1, "1:1 In the beginning"), (1, 1, 1, 2, "1:2 And the earth 1:3 And God said"), (1, 1, 2, 1, "2:1 Thus the heavens"),
-            (2, 1, 1, 1, "1:1 The book of the generation"),
-        ])  # fmt: skip
-    assert corpora._king_james() == ["In the beginning And the earth And God said", "Thus the heavens", "The book of the generation"]
+        db.executemany(
+            "INSERT INTO Bible VALUES (?, ?, ?, ?, ?)",
+            [
+                (1, 1, 1, 1, "1:1 In the beginning"),
+                (1, 1, 1, 2, "1:2 And the earth 1:3 And God said"),
+                (1, 1, 2, 1, "2:1 Thus the heavens"),
+                (2, 1, 1, 1, "1:1 The book of the generation"),
+            ],
+        )
+    assert corpora._king_james() == [
+        "In the beginning And the earth And God said",
+        "Thus the heavens",
+        "The book of the generation",
+    ]
 
 
 def test_a_killed_conversion_leaves_nothing_and_is_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(assets, "CACHE", tmp_path)
-    monkeypatch.setattr(assets, "fetch", lambda name: tmp_path / name)
+    monkeypatch.setattr(embedded, "CACHE", tmp_path)
+    monkeypatch.setattr(embedded, "fetch", lambda name: tmp_path / name)
     made = []
 
     def convert(gguf, folder):
@@ -160,15 +196,15 @@ def test_a_killed_conversion_leaves_nothing_and_is_made_again(tmp_path, monkeypa
             raise KeyboardInterrupt
         (folder / "model.safetensors").write_bytes(b"whole")
 
-    monkeypatch.setattr(assets, "_dequantize", convert)
+    monkeypatch.setattr(embedded, "_dequantize", convert)
     with pytest.raises(KeyboardInterrupt):
-        assets.smollm2_folder()
+        embedded.smollm2_folder()
     assert not (tmp_path / "models" / "smollm2-135m").exists()
-    folder = assets.smollm2_folder()
+    folder = embedded.smollm2_folder()
     assert (folder / "model.safetensors").read_bytes() == b"whole" and len(made) == 2
-    assert assets.smollm2_folder() == folder and len(made) == 2
+    assert embedded.smollm2_folder() == folder and len(made) == 2
     (folder / "model.safetensors").write_bytes(b"whole, then damaged")
-    assets.smollm2_folder()
+    embedded.smollm2_folder()
     assert len(made) == 3 and (folder / "model.safetensors").read_bytes() == b"whole"
 
 
@@ -232,14 +268,30 @@ def test_non_finite_weights_name_block_and_token(tiny_windows):
 
 
 def test_a_misspelt_papermill_parameter_is_refused():
-    report.check_parameters(["profile = 'laptop'\nseed = 42", "# Parameters\nprofile = 'smoke'\nseed = 1"])
+    report.check_parameters(
+        ["profile = 'laptop'\nseed = 42", "# Parameters\nprofile = 'smoke'\nseed = 1"]
+    )
     with pytest.raises(InputError, match=r"unknown parameter 'sede': did you mean 'seed'\?"):
-        report.check_parameters(["profile = 'laptop'\nseed = 42", "%magic", "# Parameters\nsede = 1"])
+        report.check_parameters(
+            ["profile = 'laptop'\nseed = 42", "%magic", "# Parameters\nsede = 1"]
+        )
 
 
 def test_papermill_stops_before_work_on_a_misspelt_parameter(tmp_path):
     notebook = next((ROOT / "notebooks").glob("01_*.ipynb"))
-    command = [sys.executable, "-m", "papermill", "-p", "profile", "smoke", "-p", "modle", "tiny-neox", str(notebook), str(tmp_path / "out.ipynb")]
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        "-p",
+        "profile",
+        "smoke",
+        "-p",
+        "modle",
+        "tiny-neox",
+        str(notebook),
+        str(tmp_path / "out.ipynb"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode and "unknown parameter 'modle': did you mean 'model'?" in done.stderr
     cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
@@ -270,14 +322,22 @@ def test_modules_without_weights_are_told_apart(tiny_gpt2, tiny_windows):
         def forward(self, x):
             return 0 * x
 
-    losses = [swap_sweep(tiny_gpt2, tiny_windows[:2], {3: m})[1][3].mean() for m in (torch.nn.Identity(), Zero())]
+    losses = [
+        swap_sweep(tiny_gpt2, tiny_windows[:2], {3: m})[1][3].mean()
+        for m in (torch.nn.Identity(), Zero())
+    ]
     assert losses[0] != losses[1]
 
 
-@pytest.mark.parametrize(("module", "says"), [
-    (torch.nn.Linear(128, 1), "it maps .* to"), (torch.nn.Linear(64, 128), "cannot stand in for an FFN of width 128"),
-    (torch.nn.Linear(128, 128).double(), "cannot stand in"), (torch.tanh, "cannot be swapped in; give a torch.nn.Module"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (torch.nn.Linear(128, 1), "it maps .* to"),
+        (torch.nn.Linear(64, 128), "cannot stand in for an FFN of width 128"),
+        (torch.nn.Linear(128, 128).double(), "cannot stand in"),
+        (torch.tanh, "cannot be swapped in; give a torch.nn.Module"),
+    ],
+)
 def test_a_module_that_does_not_fit_is_refused_and_the_ffn_stays(tiny_gpt2, module, says):
     ffn = tiny_gpt2.blocks[1].ffn
     with pytest.raises(InputError, match=f"block 1: .*{says}"), swap(tiny_gpt2.blocks[1], module):
@@ -285,14 +345,26 @@ def test_a_module_that_does_not_fit_is_refused_and_the_ffn_stays(tiny_gpt2, modu
     assert tiny_gpt2.blocks[1].ffn is ffn
 
 
-@pytest.mark.parametrize(("windows_", "says"), [
-    (torch.ones(2, 300, dtype=torch.long), "windows of 300 tokens exceed the context of tiny-gpt2, 256"),
-    (torch.full((1, 8), 5000), r"token 5000 is not in the 4,096 tokens"),
-    (torch.ones(0, 8, dtype=torch.long), "at least one window"), (torch.ones(8, dtype=torch.long), "cannot be read"),
-    (torch.ones(2, 8), "cannot be read"), ([[1, 2], [3, 4]], "must be a tensor of tokens .* not a list"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("windows_", "says"),
+    [
+        (
+            torch.ones(2, 300, dtype=torch.long),
+            "windows of 300 tokens exceed the context of tiny-gpt2, 256",
+        ),
+        (torch.full((1, 8), 5000), r"token 5000 is not in the 4,096 tokens"),
+        (torch.ones(0, 8, dtype=torch.long), "at least one window"),
+        (torch.ones(8, dtype=torch.long), "cannot be read"),
+        (torch.ones(2, 8), "cannot be read"),
+        ([[1, 2], [3, 4]], "must be a tensor of tokens .* not a list"),
+    ],
+)
 def test_windows_that_the_model_cannot_read(tiny_gpt2, windows_, says):
-    for call in (lambda: recoverability(tiny_gpt2, windows_), lambda: capture(tiny_gpt2, windows_, [0]), lambda: swap_sweep(tiny_gpt2, windows_, {})):
+    for call in (
+        lambda: recoverability(tiny_gpt2, windows_),
+        lambda: capture(tiny_gpt2, windows_, [0]),
+        lambda: swap_sweep(tiny_gpt2, windows_, {}),
+    ):
         with pytest.raises(InputError, match=says):
             call()
 
@@ -300,8 +372,12 @@ def test_windows_that_the_model_cannot_read(tiny_gpt2, windows_, says):
 @pytest.mark.parametrize("batch", [0, -1, 1.5, "a"])
 def test_a_batch_that_is_no_number_of_windows(tiny_gpt2, tiny_windows, batch):
     windows_ = tiny_windows[:2]
-    for call in (lambda: recoverability(tiny_gpt2, windows_, 2, batch), lambda: capture(tiny_gpt2, windows_, [0], batch),
-                 lambda: swap_sweep(tiny_gpt2, windows_, {}, batch), lambda: token_losses(tiny_gpt2, windows_, batch)):  # fmt: skip
+    for call in (
+        lambda: recoverability(tiny_gpt2, windows_, 2, batch),
+        lambda: capture(tiny_gpt2, windows_, [0], batch),
+        lambda: swap_sweep(tiny_gpt2, windows_, {}, batch),
+        lambda: token_losses(tiny_gpt2, windows_, batch),
+    ):
         with pytest.raises(InputError, match=f"{batch!r} windows in one pass are not possible"):
             call()
 
@@ -317,10 +393,16 @@ def damaged(folder, change):
 
 def test_damaged_model_folders(tmp_path):
     lacking = damaged(tmp_path / "lacking", lambda t: t.pop("transformer.h.3.mlp.c_fc.weight"))
-    with pytest.raises(InputError, match=r"lacks 1 of its weights \(transformer.h.3.mlp.c_fc.weight"):
+    with pytest.raises(
+        InputError, match=r"lacks 1 of its weights \(transformer.h.3.mlp.c_fc.weight"
+    ):
         load_subject(lacking)
-    broken = damaged(tmp_path / "broken", lambda t: t["transformer.h.3.mlp.c_fc.bias"].fill_(float("nan")))
-    with pytest.raises(InputError, match=r"weight transformer.h.3.mlp.c_fc.bias of broken is not finite"):
+    broken = damaged(
+        tmp_path / "broken", lambda t: t["transformer.h.3.mlp.c_fc.bias"].fill_(float("nan"))
+    )
+    with pytest.raises(
+        InputError, match=r"weight transformer.h.3.mlp.c_fc.bias of broken is not finite"
+    ):
         load_subject(broken)
     cut = tmp_path / "cut"
     shutil.copytree(DATA / "models" / "tiny-gpt2", cut)
@@ -343,17 +425,31 @@ def test_text_files_are_read_anew_and_binary_ones_refused(tmp_path, tiny_gpt2):
         load_corpus(str(tmp_path))
     with pytest.raises(InputError, match="make no window"):
         windows(["text"], tiny_gpt2.tokenizer, 100, 128)
-    assert torch.equal(windows("some text " * 50, tiny_gpt2.tokenizer, 32, 16), windows(["some text " * 50], tiny_gpt2.tokenizer, 32, 16))
+    assert torch.equal(
+        windows("some text " * 50, tiny_gpt2.tokenizer, 32, 16),
+        windows(["some text " * 50], tiny_gpt2.tokenizer, 32, 16),
+    )
 
 
 def test_runs_of_different_things_have_different_folders(tmp_path):
     for name in ("a/one", "b/one"):
         (tmp_path / name).mkdir(parents=True)
     profile = get_profile("smoke")
-    labels = [report.label(profile, *run) for run in [
-        ("tiny-gpt2", "wikipedia-sample", 42), ("tiny-gpt2", "wikipedia-sample", 43), ("tiny-gpt2", "king-james", 42),
-        (str(tmp_path / "a/one"), "wikipedia-sample", 42), (str(tmp_path / "b/one"), "wikipedia-sample", 42)]]  # fmt: skip
-    assert len(set(labels)) == 5 and labels[0] == "tiny-gpt2" and not any("/" in name or name.startswith(".") for name in labels)
+    labels = [
+        report.label(profile, *run)
+        for run in [
+            ("tiny-gpt2", "wikipedia-sample", 42),
+            ("tiny-gpt2", "wikipedia-sample", 43),
+            ("tiny-gpt2", "king-james", 42),
+            (str(tmp_path / "a/one"), "wikipedia-sample", 42),
+            (str(tmp_path / "b/one"), "wikipedia-sample", 42),
+        ]
+    ]
+    assert (
+        len(set(labels)) == 5
+        and labels[0] == "tiny-gpt2"
+        and not any("/" in name or name.startswith(".") for name in labels)
+    )
 
 
 def test_a_constant_that_binary_cannot_hold_is_still_constant(tiny_gpt2):
@@ -361,8 +457,13 @@ def test_a_constant_that_binary_cannot_hold_is_still_constant(tiny_gpt2):
     y = x @ torch.ones(6, 4)
     y[:, 2] = 0.1
     train, tail = Moments.of(x[:400], y[:400]), Moments.of(x[400:], y[400:])
-    assert tail.score(train.fit()).n_undefined == 1 and rank_profile(train, tail, standardized=True).r2[-1] > 0.999
-    merged = Moments.of(x[:200], y[:200]) + Moments.of(x[200:], y[200:]) - Moments.of(x[200:], y[200:])
+    assert (
+        tail.score(train.fit()).n_undefined == 1
+        and rank_profile(train, tail, standardized=True).r2[-1] > 0.999
+    )
+    merged = (
+        Moments.of(x[:200], y[:200]) + Moments.of(x[200:], y[200:]) - Moments.of(x[200:], y[200:])
+    )
     assert merged.syy[2] == 0 and merged.syy[0] > 0
     with pytest.raises(InputError, match="ridge -1 is not possible"):
         train.fit(-1)
@@ -372,7 +473,9 @@ def test_a_damaged_claims_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "DATA", tmp_path)
     folder = tmp_path / "results" / "study" / "m" / "01_x"
     folder.mkdir(parents=True)
-    claims.table([claims.Claim("p", "s", "c", "1", "a | b", "reproduced")]).to_csv(folder / "claims.csv", index=False)
+    claims.table([claims.Claim("p", "s", "c", "1", "a | b", "reproduced")]).to_csv(
+        folder / "claims.csv", index=False
+    )
     assert claims.collate().model.tolist() == ["m"]
     (folder / "claims.csv").write_text("paper,section\n1")
     with pytest.raises(InputError, match=r"results/study/m/01_x/claims.csv is damaged"):

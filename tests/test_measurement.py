@@ -1,4 +1,5 @@
-"""One pass over the model: recoverability, the swap sweep and trained baselines, against the long way round."""
+"""One pass over the model: recoverability, the swap sweep and trained baselines, against the
+long way round."""
 
 import numpy as np
 import pandas as pd
@@ -7,12 +8,12 @@ import torch
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
-from lib import descent, perplexity, recoverability
-from lib.errors import InputError
-from lib.hooks import capture, swap
-from lib.moments import Moments
-from lib.perplexity import delta_ppl, next_token_losses, swap_sweep, token_losses
-from lib.surrogates import AffineMap, score_rows
+from lib.base import InputError
+from lib.linear import AffineMap, Moments, descent, score_rows
+from lib.linear import survey as recoverability
+from lib.models import capture, swap
+from lib.swaps import delta_ppl, next_token_losses, swap_sweep, token_losses
+from lib.swaps import losses as perplexity
 
 
 def test_every_fold_is_what_scikit_learn_finds_on_the_rows(tiny, tiny_windows):
@@ -30,14 +31,21 @@ def test_every_fold_is_what_scikit_learn_finds_on_the_rows(tiny, tiny_windows):
             # LayerNorm's constant direction is regularised differently by the two solvers.
             assert got == pytest.approx(expected, abs=2e-4), (block, k)
         assert found.table.r2_lin[block] == found.folds.query("block == @block").r2.iloc[-1]
-        assert score_rows(found.maps[block], *(torch.from_numpy(a[-5 * 128 :]).float() for a in (x, y))).r2 == pytest.approx(found.table.r2_lin[block], abs=1e-4)
+        assert score_rows(
+            found.maps[block], *(torch.from_numpy(a[-5 * 128 :]).float() for a in (x, y))
+        ).r2 == pytest.approx(found.table.r2_lin[block], abs=1e-4)
 
 
 def test_an_affine_ffn_is_found_to_be_affine(tiny_gpt2, tiny_windows):
     generator = torch.Generator().manual_seed(0)
-    planted = AffineMap(torch.randn(128, 128, generator=generator) / 50, torch.randn(128, generator=generator))
+    planted = AffineMap(
+        torch.randn(128, 128, generator=generator) / 50, torch.randn(128, generator=generator)
+    )
     with swap(tiny_gpt2.blocks[2], planted):
-        folds = [recoverability._one_fold.__wrapped__((tiny_gpt2, part, 8, None_bar())) for part in tiny_windows.split(20)]
+        folds = [
+            recoverability._one_fold.__wrapped__((tiny_gpt2, part, 8, None_bar()))
+            for part in tiny_windows.split(20)
+        ]
     train, tail = (Moments.from_state(f[2]) for f in folds)
     assert tail.score(train.fit()).r2 > 1 - 1e-6
     other = [Moments.from_state(f[3]) for f in folds]
@@ -100,16 +108,27 @@ def test_the_sweep_equals_swapping_one_block_at_a_time(tiny, tiny_windows):
 
 
 def test_swapping_ffns_for_themselves_costs_nothing(tiny_gpt2, tiny_windows):
-    base, swapped = swap_sweep(tiny_gpt2, tiny_windows[:6], {b.index: b.ffn for b in tiny_gpt2.blocks})
+    base, swapped = swap_sweep(
+        tiny_gpt2, tiny_windows[:6], {b.index: b.ffn for b in tiny_gpt2.blocks}
+    )
     cost = delta_ppl(base, swapped)
-    assert (cost[["delta_ppl", "delta_ppl_percent", "delta_ppl_percent_low", "delta_ppl_percent_high"]].abs() < 1e-4).all(None)
+    assert (
+        cost[
+            ["delta_ppl", "delta_ppl_percent", "delta_ppl_percent_low", "delta_ppl_percent_high"]
+        ].abs()
+        < 1e-4
+    ).all(None)
 
 
 def test_delta_ppl_of_a_known_shift():
     base = np.full((10, 5), 2.0)
     cost = delta_ppl(base, {3: base + np.log(1.5)}).iloc[0]
-    assert cost.delta_ppl_percent == pytest.approx(50) and cost.delta_ppl == pytest.approx(np.exp(2) / 2)
-    assert cost.delta_ppl_percent_low == pytest.approx(50) and cost.delta_ppl_percent_high == pytest.approx(50)
+    assert cost.delta_ppl_percent == pytest.approx(50) and cost.delta_ppl == pytest.approx(
+        np.exp(2) / 2
+    )
+    assert cost.delta_ppl_percent_low == pytest.approx(
+        50
+    ) and cost.delta_ppl_percent_high == pytest.approx(50)
 
 
 def rows(n=800, d=10, condition=100.0, seed=0):
@@ -117,7 +136,9 @@ def rows(n=800, d=10, condition=100.0, seed=0):
     generator = torch.Generator().manual_seed(seed)
     white = torch.randn(n, d, generator=generator)
     scales = torch.logspace(0, -float(np.log10(condition)) / 2, d)
-    return white * scales + 0.3, white @ torch.randn(d, d, generator=generator) + 0.05 * torch.randn(n, d, generator=generator)
+    return white * scales + 0.3, white @ torch.randn(
+        d, d, generator=generator
+    ) + 0.05 * torch.randn(n, d, generator=generator)
 
 
 def test_exact_descent_is_gradient_descent():
@@ -130,8 +151,12 @@ def test_exact_descent_is_gradient_descent():
         w = w - rate * augmented.T @ (augmented @ w - y[:600].double()) / 600
         if step in (1, 7, 50):
             expected = score_rows(AffineMap(w[:-1], w[-1]), x[600:].double(), y[600:]).r2
-            assert descent.exact_descent(train, tail, rate, [step], 42).r2.item() == pytest.approx(expected, abs=1e-9)
-    assert descent.exact_descent(train, tail, rate, [10**9], 42).r2.item() == pytest.approx(tail.score(train.fit()).r2, abs=1e-6)
+            assert descent.exact_descent(train, tail, rate, [step], 42).r2.item() == pytest.approx(
+                expected, abs=1e-9
+            )
+    assert descent.exact_descent(train, tail, rate, [10**9], 42).r2.item() == pytest.approx(
+        tail.score(train.fit()).r2, abs=1e-6
+    )
 
 
 def test_ill_conditioning_slows_sgd_as_exact_descent_says():
@@ -159,7 +184,7 @@ def test_descent_is_reproducible_and_seeds_differ():
 
 
 def test_baselines_of_a_model_run_it_once_and_then_not_at_all(tiny_gpt2, tiny_windows, monkeypatch):
-    from lib import baselines
+    from lib.linear import baselines
 
     passes, real = [], baselines.capture
     monkeypatch.setattr(baselines, "capture", lambda *a: passes.append(1) or real(*a))
@@ -171,5 +196,10 @@ def test_baselines_of_a_model_run_it_once_and_then_not_at_all(tiny_gpt2, tiny_wi
     x, y = real(tiny_gpt2, tiny_windows[:20], [1])[1]
     train, tail = Moments.of(x[:2048], y[:2048]), Moments.of(x[2048:], y[2048:])
     assert found.ceilings.set_index("block").r2_lin[1] == pytest.approx(tail.score(train.fit()).r2)
-    assert set(found.curves.block) == {1, 3} and found.curves.groupby(["block", "optimizer", "seed"]).step.max().eq(40).all()
-    assert found.exact.query("block == 1").r2.iloc[-1] == pytest.approx(found.ceilings.set_index("block").r2_lin[1], abs=0.01)
+    assert (
+        set(found.curves.block) == {1, 3}
+        and found.curves.groupby(["block", "optimizer", "seed"]).step.max().eq(40).all()
+    )
+    assert found.exact.query("block == 1").r2.iloc[-1] == pytest.approx(
+        found.ceilings.set_index("block").r2_lin[1], abs=0.01
+    )

@@ -8,17 +8,19 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import r2_score
 
-from lib.errors import InputError
-from lib.moments import Collector, Moments, total
-from lib.surrogates import AffineMap, score_rows, svd_ridge
+from lib.base import InputError
+from lib.linear import AffineMap, Collector, Moments, score_rows, svd_ridge, total
 
 
 def design(n=600, d=24, condition=1e8, seed=0):
-    """x [n, d] with covariance condition number `condition`, one feature of 100× variance, means far from 0; y nonlinear in x."""
+    """x [n, d] with covariance condition number `condition`, one feature of 100× variance, means
+    far from 0; y nonlinear in x."""
     rng = np.random.default_rng(seed)
     rotation = np.linalg.qr(rng.normal(size=(d, d)))[0]
     white = rng.normal(size=(n, d))
-    white = (white - white.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(white.T, bias=True))).T
+    white = (white - white.mean(0)) @ np.linalg.inv(
+        np.linalg.cholesky(np.cov(white.T, bias=True))
+    ).T
     x = white @ (rotation * np.logspace(0, -np.log10(condition) / 2, d)).T
     y = np.tanh(3 * x) @ rng.normal(size=(d, d)) + 0.1 * rng.normal(size=(n, d))
     y[:, 3] *= 10  # 100 × variance
@@ -50,7 +52,11 @@ def test_score_from_moments_is_the_score_from_rows(condition):
     assert np.isclose(a.r2, b.r2, rtol=1e-9) and np.isclose(a.rmse, b.rmse, rtol=1e-9)
     assert torch.allclose(a.per_feature_r2, b.per_feature_r2, rtol=1e-7)
     assert np.isclose(b.r2, r2_score(y[480:], affine(x[480:]), multioutput="variance_weighted"))
-    assert np.isclose(b.median_r2, np.median(r2_score(y[480:], affine(x[480:]), multioutput="raw_values")), atol=1e-6)
+    assert np.isclose(
+        b.median_r2,
+        np.median(r2_score(y[480:], affine(x[480:]), multioutput="raw_values")),
+        atol=1e-6,
+    )
     assert np.isclose(train.condition_number, np.linalg.cond(np.cov(x[:480].numpy().T)), rtol=1e-5)
 
 
@@ -60,11 +66,16 @@ def test_moments_add_and_subtract_like_sets_of_rows(sizes, seed):
     x, y = design(n=sum(sizes) + 30, d=5, condition=10, seed=seed)
     x, y = x[: sum(sizes)], y[: sum(sizes)]
     parts = [Moments.of(a, b) for a, b in zip(x.split(sizes), y.split(sizes), strict=True)]
-    for moments, rows in [(total(parts), slice(None)), (total(parts) - parts[-1], slice(None, sum(sizes[:-1])))]:
+    for moments, rows in [
+        (total(parts), slice(None)),
+        (total(parts) - parts[-1], slice(None, sum(sizes[:-1]))),
+    ]:
         direct = Moments.of(x[rows], y[rows])
         assert moments.n == direct.n
         for name in ("mean_x", "mean_y", "sxx", "sxy", "syy"):
-            assert torch.allclose(getattr(moments, name), getattr(direct, name), rtol=1e-9, atol=1e-9), name
+            assert torch.allclose(
+                getattr(moments, name), getattr(direct, name), rtol=1e-9, atol=1e-9
+            ), name
 
 
 def test_an_affine_block_is_fully_recoverable_and_constant_features_are_left_out():
@@ -86,7 +97,11 @@ def test_constant_directions_fall_under_the_cut_off():
     x, y = design(condition=10)
     x = x - x.mean(1, keepdim=True)
     moments = Moments.of(x, y)
-    assert moments.rank == 23 and np.isfinite(moments.condition_number) and moments.condition_number < 1e6
+    assert (
+        moments.rank == 23
+        and np.isfinite(moments.condition_number)
+        and moments.condition_number < 1e6
+    )
     assert relative(moments.fit()(x), svd_ridge(x, y, 0.0)(x)) < 1e-8
 
 

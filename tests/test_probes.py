@@ -1,4 +1,5 @@
-"""Probes, their two solvers, candidates, healing and the analysis of variance, each against something known."""
+"""Probes, their two solvers, candidates, healing and the analysis of variance, each against
+something known."""
 
 import numpy as np
 import pandas as pd
@@ -8,18 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from lib.candidates import _in_units, fit_candidates
-from lib.development import checkpoints, develop, profile, untrained
-from lib.errors import InputError
-from lib.healing import heal, residual_streams, trainable
-from lib.perplexity import delta_ppl, swap_sweep, token_losses
-from lib.polyfit import Residual, fit_adamw, fit_direct
-from lib.probes import PROBES, PolyLinear, build_probe, conjunction_index, n_params, products, random_half
-from lib.recoverability import recoverability
-from lib.residual import residual_probes
-from lib.rows import BlockRows
-from lib.surrogates import AffineMap
-from lib.variance import pairwise, variance_shares
+from lib.base import InputError
+from lib.linear import AffineMap, recoverability
+from lib.probes import (
+    PROBES,
+    BlockRows,
+    PolyLinear,
+    build_probe,
+    conjunction_index,
+    fit_candidates,
+    n_params,
+    random_half,
+    residual_probes,
+)
+from lib.probes.candidates import _in_units
+from lib.probes.products import products
+from lib.probes.solvers import Residual, fit_adamw, fit_direct
+from lib.stats import pairwise, variance_shares
+from lib.swaps import delta_ppl, heal, residual_streams, swap_sweep, token_losses
+from lib.swaps.healing import trainable
+from lib.training import develop, untrained
+from lib.training.development import checkpoints, profile
 
 
 def test_parameter_counts_of_table_2():
@@ -47,7 +57,9 @@ def test_polylinear_is_its_formula():
         assert poly.gate == pytest.approx(np.exp(-2.0))
 
 
-@pytest.mark.parametrize("layout, why", [(((2, 7),), "rank 7"), (((2, 0),), "rank 0"), (((1, 3),), "degree 1")])
+@pytest.mark.parametrize(
+    "layout, why", [(((2, 7),), "rank 7"), (((2, 0),), "rank 0"), (((1, 3),), "degree 1")]
+)
 def test_impossible_layouts_are_refused(layout, why):
     with pytest.raises(InputError, match=why):
         PolyLinear(6, 6, layout)
@@ -77,7 +89,8 @@ def test_conjunction_index_of_known_maps():
     affine = AffineMap(torch.randn(4, 3) * 100, torch.randn(3) * 100)
     assert conjunction_index(affine, x, half) < 1e-6
     assert conjunction_index(Joint(), x, half, baseline=torch.zeros(4)) == pytest.approx(1.0)
-    # Each half alone: (ab)·(cd) with a baseline of one keeps both main effects, so the index lies between.
+    # Each half alone: (ab)·(cd) with a baseline of one keeps both main effects, so the index lies
+    # between.
     assert 0.1 < conjunction_index(Joint(), x, half, baseline=torch.ones(4)) < 0.9
     assert affine.weight.dtype == torch.float32  # computed in float64, handed back as it was
 
@@ -98,13 +111,20 @@ def planted(layout=((2, 2),), n=4000, d=12, d_out=8, noise=0.1, seed=0):
     x = torch.randn(n + 1024, d, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         left = products(x @ truth.factors, layout) @ truth.out
-    left = left + noise * left.std() * torch.randn(left.shape, generator=torch.Generator().manual_seed(seed + 1))
+    left = left + noise * left.std() * torch.randn(
+        left.shape, generator=torch.Generator().manual_seed(seed + 1)
+    )
     return Residual(x[:n], left[:n], x[n:].view(8, 128, d), left[n:].view(8, 128, d_out))
 
 
-@pytest.mark.parametrize("layout, wider", [(((2, 2),), ((2, 8),)), (((3, 1),), ((3, 8),)), (((2, 2), (3, 1)), ((2, 8), (3, 8)))])
+@pytest.mark.parametrize(
+    "layout, wider",
+    [(((2, 2),), ((2, 8),)), (((3, 1),), ((3, 8),)), (((2, 2), (3, 1)), ((2, 8), (3, 8)))],
+)
 def test_direct_solver_finds_a_planted_product(layout, wider):
-    rows = planted(layout)  # fitted with a wider branch: at the planted rank itself the problem has local optima
+    rows = planted(
+        layout
+    )  # fitted with a wider branch: at the planted rank itself the problem has local optima
     for path in fit_direct(rows, wider, [42, 43], steps=600):
         left = min(e.sum() for e in path.errors) / path.errors[0].sum()
         assert left < 0.05  # the noise alone is 0.01
@@ -133,10 +153,16 @@ def test_gains_are_those_of_the_modules(tiny_gpt2, tiny_windows):
     for row in found.table.itertuples():
         split = rows(row.block)
         with torch.no_grad():
-            error = (found.modules[row.block, row.seed](split.x_test).double() - split.y_test.double()).square().sum()
+            error = (
+                (found.modules[row.block, row.seed](split.x_test).double() - split.y_test.double())
+                .square()
+                .sum()
+            )
         r2 = 1 - float(error) / float(split.deviation().sum())
         assert r2 == pytest.approx(row.r2_lin + row.gain, abs=1e-5)
-        assert row.r2_lin == pytest.approx(measured.table.r2_lin[row.block], abs=1e-6)  # same split as the survey
+        assert row.r2_lin == pytest.approx(
+            measured.table.r2_lin[row.block], abs=1e-6
+        )  # same split as the survey
 
 
 def test_a_finished_block_is_not_fitted_again(tiny_gpt2, tiny_windows, monkeypatch):
@@ -147,9 +173,14 @@ def test_a_finished_block_is_not_fitted_again(tiny_gpt2, tiny_windows, monkeypat
 
 
 def test_rows_come_in_groups_that_fit_and_are_right(tiny_gpt2, tiny_windows):
-    whole, one = BlockRows(tiny_gpt2, tiny_windows, range(6)), BlockRows(tiny_gpt2, tiny_windows, range(6), limit=1)
+    whole, one = (
+        BlockRows(tiny_gpt2, tiny_windows, range(6)),
+        BlockRows(tiny_gpt2, tiny_windows, range(6), limit=1),
+    )
     for block in (0, 3):
-        assert torch.equal(whole(block).x, one(block).x) and torch.equal(whole(block).y_test, one(block).y_test)
+        assert torch.equal(whole(block).x, one(block).x) and torch.equal(
+            whole(block).y_test, one(block).y_test
+        )
     assert len(whole._held) == 6 and len(one._held) == 1
     with pytest.raises(InputError, match="block 9 does not exist"):
         BlockRows(tiny_gpt2, tiny_windows, [9])
@@ -168,17 +199,29 @@ def test_candidates_start_from_the_ceiling_and_count(tiny_gpt2, tiny_windows):
     table = found.table.set_index(["candidate", "seed"])
     linear = recoverability(tiny_gpt2, tiny_windows).table.r2_lin[1]
     assert table.r2["linear", 42] == pytest.approx(linear, abs=1e-5)
-    naive = fit_candidates(rows, ["poly"], [42, 43], steps=20, scale_aware=False).table.set_index(["candidate", "seed"])
-    assert (table.r2["poly"] > linear - 0.02).all()  # seeded with the closed form, beside a small random branch
-    assert (naive.r2["poly"] < linear - 0.05).all()  # twenty steps from a random start are not enough
-    assert table.compression["linear", 42] == pytest.approx(tiny_gpt2.blocks[1].n_params / (128 * 129))
+    naive = fit_candidates(rows, ["poly"], [42, 43], steps=20, scale_aware=False).table.set_index(
+        ["candidate", "seed"]
+    )
+    assert (
+        table.r2["poly"] > linear - 0.02
+    ).all()  # seeded with the closed form, beside a small random branch
+    assert (
+        naive.r2["poly"] < linear - 0.05
+    ).all()  # twenty steps from a random start are not enough
+    assert table.compression["linear", 42] == pytest.approx(
+        tiny_gpt2.blocks[1].n_params / (128 * 129)
+    )
 
 
-def test_healing_the_original_lowers_its_training_loss_and_leaves_the_model_alone(tiny, tiny_windows):
+def test_healing_the_original_lowers_its_training_loss_and_leaves_the_model_alone(
+    tiny, tiny_windows
+):
     few = tiny_windows[:4]
     before = token_losses(tiny, few)
     block = len(tiny) - 1
-    healed = heal(tiny, few, {(block, "original", 42): tiny.blocks[block].ffn}, steps=6, lr=1e-3, batch=2)
+    healed = heal(
+        tiny, few, {(block, "original", 42): tiny.blocks[block].ffn}, steps=6, lr=1e-3, batch=2
+    )
     assert torch.equal(before, token_losses(tiny, few))
     assert not any(p.requires_grad for p in tiny.model.parameters())
     base, losses = swap_sweep(tiny, few, healed)
@@ -189,7 +232,9 @@ def test_healing_resumed_from_the_stream_is_healing_from_the_start(tiny, tiny_wi
     """One step by hand, through the whole model."""
     few, block = tiny_windows[:2], 2
     module = AffineMap(torch.randn(128, 128) * 0.01, torch.zeros(128))
-    healed = heal(tiny, few, {(block, "linear", 0): module}, steps=1, lr=1e-3, batch=2)[block, "linear", 0]
+    healed = heal(tiny, few, {(block, "linear", 0): module}, steps=1, lr=1e-3, batch=2)[
+        block, "linear", 0
+    ]
     layer = trainable(module)
     original = tiny.blocks[block].ffn
     setattr(tiny.blocks[block].layer, tiny.blocks[block].ffn_name, layer)
@@ -201,7 +246,9 @@ def test_healing_resumed_from_the_stream_is_healing_from_the_start(tiny, tiny_wi
         optimizer.step()
     finally:
         setattr(tiny.blocks[block].layer, tiny.blocks[block].ffn_name, original)
-    assert (healed.weight - layer.weight).abs().mean() < 1e-5  # Adam's first step is ±lr where the gradient is clear
+    assert (
+        healed.weight - layer.weight
+    ).abs().mean() < 1e-5  # Adam's first step is ±lr where the gradient is clear
 
 
 def test_streams_are_the_inputs_of_the_blocks(tiny, tiny_windows):
@@ -214,7 +261,15 @@ def test_streams_are_the_inputs_of_the_blocks(tiny, tiny_windows):
 def test_a_sweep_takes_several_modules_in_one_place(tiny_gpt2, tiny_windows):
     few, maps = tiny_windows[:3], recoverability(tiny_gpt2, tiny_windows).maps
     _, plain = swap_sweep(tiny_gpt2, few, maps)
-    base, several = swap_sweep(tiny_gpt2, few, {(b, name): m for b in (1, 3) for name, m in (("a", maps[b]), ("own", tiny_gpt2.blocks[b].ffn))})
+    base, several = swap_sweep(
+        tiny_gpt2,
+        few,
+        {
+            (b, name): m
+            for b in (1, 3)
+            for name, m in (("a", maps[b]), ("own", tiny_gpt2.blocks[b].ffn))
+        },
+    )
     assert np.array_equal(several[1, "a"], plain[1]) and np.allclose(several[3, "own"], base)
     table = delta_ppl(base, several, names=["candidate"])
     assert list(table.candidate) == ["a", "own", "a", "own"] and list(table.block) == [1, 1, 3, 3]
@@ -239,7 +294,9 @@ def test_a_module_of_the_readers_own_is_not_cached(tiny_gpt2, tiny_windows):
 def test_variance_shares_are_those_of_nested_regressions(sizes, seed):
     """Main effects and the sum against least squares on indicator variables."""
     factors = list("abc")[: len(sizes)]
-    grid = pd.MultiIndex.from_product([range(n) for n in sizes], names=factors).to_frame(index=False)
+    grid = pd.MultiIndex.from_product([range(n) for n in sizes], names=factors).to_frame(
+        index=False
+    )
     grid["r2"] = np.random.default_rng(seed).normal(size=len(grid))
     shares = variance_shares(grid, factors).set_index("term").share
     assert shares.sum() == pytest.approx(1)
@@ -251,16 +308,29 @@ def test_variance_shares_are_those_of_nested_regressions(sizes, seed):
 
 
 def test_pairs_of_runs():
-    table = pd.DataFrame([{"family": f, "seed": s, "block": b, "r2": b * (1 if f == "a" else -1) + 0.1 * s} for f in "ab" for s in (1, 2) for b in range(4)])
+    table = pd.DataFrame(
+        [
+            {"family": f, "seed": s, "block": b, "r2": b * (1 if f == "a" else -1) + 0.1 * s}
+            for f in "ab"
+            for s in (1, 2)
+            for b in range(4)
+        ]
+    )
     found = pairwise(table, ["family", "seed"], over="block")
     assert len(found) == 6
     twins, strangers = (found[(found.family == f)] for f in ("same", "other"))
-    assert twins.pearson.tolist() == pytest.approx([1, 1]) and twins.mean_difference.tolist() == pytest.approx([0.1, 0.1])
-    assert strangers.pearson.tolist() == pytest.approx([-1] * 4) and strangers[strangers.seed == "same"].mean_difference.iloc[0] == pytest.approx(3)
+    assert twins.pearson.tolist() == pytest.approx(
+        [1, 1]
+    ) and twins.mean_difference.tolist() == pytest.approx([0.1, 0.1])
+    assert strangers.pearson.tolist() == pytest.approx([-1] * 4) and strangers[
+        strangers.seed == "same"
+    ].mean_difference.iloc[0] == pytest.approx(3)
 
 
 def test_variance_shares_of_a_planted_effect_and_bad_designs():
-    grid = pd.MultiIndex.from_product([range(3), range(2), range(4)], names=["family", "seed", "block"]).to_frame(index=False)
+    grid = pd.MultiIndex.from_product(
+        [range(3), range(2), range(4)], names=["family", "seed", "block"]
+    ).to_frame(index=False)
     grid["r2"] = grid.family * (grid.block == 1)
     shares = variance_shares(grid, ["family", "seed", "block"]).set_index("term").share
     assert shares[["family", "block", "family:block"]].sum() == pytest.approx(1)
@@ -271,35 +341,53 @@ def test_variance_shares_of_a_planted_effect_and_bad_designs():
 
 
 def test_development_looks_without_touching(tiny_gpt2, tiny_windows):
-    assert np.allclose(profile(tiny_gpt2, tiny_windows), recoverability(tiny_gpt2, tiny_windows).table.r2_lin)
+    assert np.allclose(
+        profile(tiny_gpt2, tiny_windows), recoverability(tiny_gpt2, tiny_windows).table.r2_lin
+    )
     assert checkpoints(300)[0] == 0 and checkpoints(300)[-1] == 300 and len(checkpoints(300)) == 12
     fresh = untrained(tiny_gpt2, 1)
     assert fresh.key != untrained(tiny_gpt2, 2).key and fresh.key == untrained(tiny_gpt2, 1).key
 
 
 def test_develop_is_training_and_measuring(tiny_gpt2, tiny_windows):
-    """Against the same run by hand in this process; its worker keeps the run in this test's cache."""
-    from lib.cache import CACHE
-    from lib.subjects import as_subject
+    """Against the same run by hand in this process; its worker keeps the run in this test's
+    cache."""
+    from lib.base import cache
+    from lib.models import as_subject
     from lib.training import TrainingRun, build, train
 
-    data, measured_on, vocab = (tiny_windows[:8], tiny_windows[8:10]), tiny_windows[:10], len(tiny_gpt2.tokenizer)
-    profiles, losses = develop([("tiny-llama", "text", 5)], {"text": data}, measured_on, vocab, steps=2, batch=4)
+    data, measured_on, vocab = (
+        (tiny_windows[:8], tiny_windows[8:10]),
+        tiny_windows[:10],
+        len(tiny_gpt2.tokenizer),
+    )
+    profiles, losses = develop(
+        [("tiny-llama", "text", 5)], {"text": data}, measured_on, vocab, steps=2, batch=4
+    )
     model = build("tiny-llama", vocab, 5)
     curve = train(model, *data, TrainingRun(steps=2, batch=4, warmup=1, seed=5), quiet=True)
-    assert np.allclose(profiles[profiles.step == 2].r2, profile(as_subject(model), measured_on), atol=1e-5)
+    assert np.allclose(
+        profiles[profiles.step == 2].r2, profile(as_subject(model), measured_on), atol=1e-5
+    )
     assert losses.held_out_loss.iloc[-1] == pytest.approx(curve.held_out_loss.iloc[-1], abs=1e-5)
-    assert sorted(profiles.step.unique()) == [0, 1, 2] and list(CACHE.rglob("output.pkl"))
+    assert sorted(profiles.step.unique()) == [0, 1, 2] and list(cache.CACHE.rglob("output.pkl"))
 
 
 def test_looking_does_not_change_training(tiny_windows, tiny_gpt2):
-    from lib.subjects import as_subject
+    from lib.models import as_subject
     from lib.training import TrainingRun, build, train
 
     def trained(look):
         model = build("tiny-neox", len(tiny_gpt2.tokenizer), 3)
         seen = lambda step: (as_subject(model), model.requires_grad_(True).train())  # noqa: E731
-        train(model, tiny_windows[:8], tiny_windows[8:10], TrainingRun(steps=3, batch=2, warmup=1), look=seen if look else None, at=[0, 2])
+        train(
+            model,
+            tiny_windows[:8],
+            tiny_windows[8:10],
+            TrainingRun(steps=3, batch=2, warmup=1),
+            look=seen if look else None,
+            at=[0, 2],
+        )
         return model.state_dict()
 
     for a, b in zip(trained(True).values(), trained(False).values(), strict=True):
@@ -307,27 +395,59 @@ def test_looking_does_not_change_training(tiny_windows, tiny_gpt2):
 
 
 def test_intervals_against_known_cases():
-    from lib.claims import at_budget
-    from lib.intervals import bootstrap, concentration, leave_one_out, pearson, share_gap, spearman, spread
+    from lib.stats import (
+        at_budget,
+        bootstrap,
+        concentration,
+        leave_one_out,
+        pearson,
+        share_gap,
+        spearman,
+        spread,
+    )
 
     x = np.random.default_rng(0).normal(size=400)
     mean = bootstrap(np.mean, x)
-    assert mean.value == pytest.approx(x.mean()) and mean.high - mean.low == pytest.approx(2 * 1.96 / 20, rel=0.15)
+    assert mean.value == pytest.approx(x.mean()) and mean.high - mean.low == pytest.approx(
+        2 * 1.96 / 20, rel=0.15
+    )
     assert bootstrap(pearson, x, 2 * x, paired=True).low == pytest.approx(1)
     assert bootstrap(spearman, x, np.exp(x), paired=True).low == pytest.approx(1)
     assert f"{mean:.1f}".startswith(f"{x.mean():.1f} [")
     table = pd.DataFrame({"seed": [1, 2, 3], "v": [0.0, 1.0, 5.0]})
     out = leave_one_out(table, "seed", lambda t: t.v.mean())
     assert (out.value, out.low, out.high) == (2.0, 0.5, 3.0)
-    assert share_gap([8, 1, 1], [10, 5, 5], [True, False, False]) == pytest.approx(0.8 - 0.2) and np.isnan(share_gap([1, 2], [3, 4], [True, True]))
-    gap = bootstrap(share_gap, 0.9 * x**2, x**2, x > 0, paired=True)  # the same share on either side: no gap in any resample
+    assert share_gap([8, 1, 1], [10, 5, 5], [True, False, False]) == pytest.approx(
+        0.8 - 0.2
+    ) and np.isnan(share_gap([1, 2], [3, 4], [True, True]))
+    gap = bootstrap(
+        share_gap, 0.9 * x**2, x**2, x > 0, paired=True
+    )  # the same share on either side: no gap in any resample
     assert (gap.value, gap.low, gap.high) == pytest.approx((0, 0, 0), abs=1e-9)
-    two = bootstrap(share_gap, np.r_[9.0, 9.0, np.zeros(28)], np.full(30, 10.0), np.arange(30) < 5, paired=True)
-    assert two.value == pytest.approx(0.36) and two.above(0.1) == "inconclusive"  # carried by two rows of thirty
+    two = bootstrap(
+        share_gap, np.r_[9.0, 9.0, np.zeros(28)], np.full(30, 10.0), np.arange(30) < 5, paired=True
+    )
+    assert (
+        two.value == pytest.approx(0.36) and two.above(0.1) == "inconclusive"
+    )  # carried by two rows of thirty
     cost = pd.Series(np.r_[100.0, 80.0, np.full(10, 10.0)], index=range(3, 15))
     found = concentration(cost, cost - np.r_[90.0, 72.0, np.full(10, 1.0)])
-    assert found.dearest.tolist() == [True, True] + [False] * 10 and found.top == [3, 4] and found.share_top == pytest.approx(162 / 172)
-    assert (found.share_dearest, found.share_others) == pytest.approx((0.9, 0.1)) and (found.gap.value, found.gap.low) == pytest.approx((0.8, 0.8))
-    assert (mean.above(-1), mean.below(-1), spread([1, 2, 6]).above(2)) == ("reproduced", "contradicted", "inconclusive")
+    assert (
+        found.dearest.tolist() == [True, True] + [False] * 10
+        and found.top == [3, 4]
+        and found.share_top == pytest.approx(162 / 172)
+    )
+    assert (found.share_dearest, found.share_others) == pytest.approx((0.9, 0.1)) and (
+        found.gap.value,
+        found.gap.low,
+    ) == pytest.approx((0.8, 0.8))
+    assert (mean.above(-1), mean.below(-1), spread([1, 2, 6]).above(2)) == (
+        "reproduced",
+        "contradicted",
+        "inconclusive",
+    )
     assert np.isnan(leave_one_out(table[:2], "seed", lambda t: t.v.mean()).low)
-    assert [at_budget(v, 1, 2) for v in ("reproduced", "contradicted")] == ["reproduced", "inconclusive"] and at_budget("contradicted", 2, 2) == "contradicted"
+    assert [at_budget(v, 1, 2) for v in ("reproduced", "contradicted")] == [
+        "reproduced",
+        "inconclusive",
+    ] and at_budget("contradicted", 2, 2) == "contradicted"

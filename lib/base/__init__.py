@@ -1,0 +1,28 @@
+"""What every room stands on: errors in one sentence, paths, one progress bar, the cache, the
+profiles, argument checks.
+
+The house style of figures (`lib.base.style`) and the cache (`lib.base.cache`) are imported as
+modules; the rest is
+light, so that a plan of runs can be made without loading a deep-learning library."""
+
+from lib.base.bars import progress
+from lib.base.errors import InputError, unknown
+from lib.base.names import TINY, label, slugify
+from lib.base.paths import DATA, ROOT, sha256, whole
+from lib.base.profiles import PROFILES, Profile, get_profile
+
+__all__ = [
+    "DATA",
+    "PROFILES",
+    "ROOT",
+    "TINY",
+    "InputError",
+    "Profile",
+    "get_profile",
+    "label",
+    "progress",
+    "sha256",
+    "slugify",
+    "unknown",
+    "whole",
+]

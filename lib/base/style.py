@@ -1,0 +1,68 @@
+"""One house style for figures: legible at half size, safe for colour-blind readers and grey
+printing."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import seaborn as sns
+
+# Okabe-Ito colours, in an order whose greys also differ; black is kept for the subject of the run.
+SUBJECT = "#000000"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def style() -> None:
+    """Switch the house style on."""
+    sns.set_theme(
+        context="notebook",
+        style="ticks",
+        palette=COLOURS,
+        rc={
+            "figure.dpi": 110,
+            "savefig.dpi": 200,
+            "savefig.bbox": "tight",
+            "figure.constrained_layout.use": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": "#E4E4E4",
+            "grid.linewidth": 0.7,
+            "axes.titlesize": 12,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.labelsize": 11,
+            "legend.frameon": False,
+            "legend.fontsize": 10,
+            "xtick.labelsize": 10,
+            "ytick.labelsize": 10,
+            "lines.linewidth": 1.8,
+            "lines.markersize": 5,
+            "svg.hashsalt": "nonlinearity-budget",
+            "svg.fonttype": "none",
+        },
+    )
+
+
+def block_axis(ax: plt.Axes, n_blocks: int) -> None:
+    """Integer block numbers on the x axis."""
+    ax.set_xlabel("block (zero-indexed)")
+    ax.set_xlim(-0.6, n_blocks - 0.4)
+    ax.xaxis.set_major_locator(
+        mpl.ticker.MaxNLocator(integer=True, nbins=10 if n_blocks > 15 else 7)
+    )
+
+
+def percent_axis(ax: plt.Axes, values, linear_to: float = 1.0) -> None:
+    """A symmetric-log y axis around `values`, costs in percent that span several powers of ten."""
+    ax.set_yscale("symlog", linthresh=linear_to)
+    ax.yaxis.set_major_locator(mpl.ticker.SymmetricalLogLocator(base=10, linthresh=linear_to))
+    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.4g}%" if v else "0"))
+    low, high = min(values), max(values)
+    ax.set_ylim(1.6 * low if low < 0 else -0.3 * linear_to, 2 * max(high, linear_to))
+
+
+def power_of_ten(value: float) -> str:
+    """A large number as 4 × 10⁸, in mathtext."""
+    digits, exponent = f"{value:.0e}".split("e")
+    return rf"${digits} \times 10^{{{int(exponent)}}}$"

@@ -1,0 +1,54 @@
+"""How linear an FFN is: sufficient statistics, the exact affine map, its held-out score, and what
+kind of linearity it is.
+
+One forward pass fills the moments of all blocks; maps, folds, ranks and learning curves come
+from them alone (Whipp §3, §5.1, §5.4, §5.7)."""
+
+from lib.linear.affine import AffineMap, Score, score_rows, svd_ridge
+from lib.linear.baselines import Baselines, trained_baselines
+from lib.linear.descent import OPTIMIZERS, descend, exact_descent
+from lib.linear.domains import agreement, domain_profiles, transfer
+from lib.linear.massive import TokenEnergy, token_energy, token_shares
+from lib.linear.moments import Collector, Moments, total
+from lib.linear.rank import RankProfile, rank_profile, reduced_rank
+from lib.linear.reweighing import Reweighted, reweighted
+from lib.linear.survey import (
+    Recoverability,
+    adjacent_steps,
+    fold_intervals,
+    fold_moments,
+    paired_interval,
+    recoverability,
+)
+
+__all__ = [
+    "OPTIMIZERS",
+    "AffineMap",
+    "Baselines",
+    "Collector",
+    "Moments",
+    "RankProfile",
+    "Recoverability",
+    "Reweighted",
+    "Score",
+    "TokenEnergy",
+    "adjacent_steps",
+    "agreement",
+    "descend",
+    "domain_profiles",
+    "exact_descent",
+    "fold_intervals",
+    "fold_moments",
+    "paired_interval",
+    "rank_profile",
+    "recoverability",
+    "reduced_rank",
+    "reweighted",
+    "score_rows",
+    "svd_ridge",
+    "token_energy",
+    "token_shares",
+    "total",
+    "trained_baselines",
+    "transfer",
+]

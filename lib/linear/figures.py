@@ -1,0 +1,378 @@
+"""Figures of linear recoverability, its baselines, its kinds and its domains (Whipp §5.1, §5.4,
+§5.7)."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+
+from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis, percent_axis, power_of_ten
+from lib.linear.descent import OPTIMIZERS
+
+
+def recoverability_figure(table, name: str, published) -> plt.Figure:
+    """Whipp Figure 2: R²_lin (with 5-fold intervals) and zero-shot ΔPPL by block, beside the
+    paper's own profiles.
+
+    table: columns block, r2_lin, low, high, delta_ppl_percent(_low, _high). published: columns
+    subject, block, value.
+    """
+    figure, axes = plt.subplots(
+        2, 2, figsize=(12.5, 6.6), width_ratios=(1.75, 1), sharex="col", height_ratios=(1.15, 1)
+    )
+    (ours, theirs), (cost, scatter) = axes
+    style_ = {"color": SUBJECT, "marker": "o", "capsize": 2, "elinewidth": 1.1}
+    ours.fill_between(
+        table.block,
+        table.low,
+        table.high,
+        color="#9A9A9A",
+        alpha=0.35,
+        lw=0,
+        label="95% interval of the 5-fold mean",
+    )
+    ours.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="held-out tail")
+    ours.set(
+        ylabel=r"$R^2_{\mathrm{lin}}$",
+        ylim=(0, 1.03),
+        title=f"{name}: linear recoverability of each FFN",
+    )
+    ours.legend(loc="lower center", ncols=2)
+    low, high = (
+        abs(table[f"delta_ppl_percent_{end}"] - table.delta_ppl_percent) for end in ("low", "high")
+    )
+    cost.errorbar(table.block, table.delta_ppl_percent, (low, high), **style_)
+    cost.axhline(0, color="#777777", lw=1)
+    percent_axis(cost, [*table.delta_ppl_percent_low, *table.delta_ppl_percent_high])
+    cost.set(
+        ylabel="ΔPPL of a linear swap", title="What replacing that one FFN by its affine map costs"
+    )
+    block_axis(cost, len(table))
+    for k, (subject, rows) in enumerate(published.groupby("subject", sort=False)):
+        theirs.plot(
+            rows.block.astype(int),
+            rows.value,
+            color=COLOURS[k],
+            marker=MARKERS[k],
+            ls=("-", "--", ":")[k % 3],
+            label=subject,
+        )
+    theirs.set(ylim=(0, 1.03), title="The paper's three models (Whipp Fig. 2)")
+    theirs.tick_params(labelbottom=True)
+    block_axis(theirs, int(published.block.max()) + 1)
+    theirs.legend(loc="lower left", fontsize=9)
+    figure.delaxes(scatter)
+    scatter = figure.add_subplot(axes[0, 0].get_gridspec()[1, 1])
+    scatter.scatter(table.r2_lin, table.delta_ppl_percent, s=22, color=SUBJECT)
+    extreme = (
+        set(table.delta_ppl_percent.nlargest(5).index)
+        | set(table.r2_lin.nlargest(4).index)
+        | set(table.r2_lin.nsmallest(1).index)
+    )
+    for k, row in enumerate(table.loc[sorted(extreme)].sort_values("r2_lin").itertuples()):
+        left = k % 2  # neighbours in R² get their numbers on opposite sides
+        scatter.annotate(
+            str(row.block),
+            (row.r2_lin, row.delta_ppl_percent),
+            xytext=(-5, 4) if left else (5, -9),
+            ha="right" if left else "left",
+            textcoords="offset points",
+            fontsize=9,
+        )
+    percent_axis(scatter, [*table.delta_ppl_percent_low, *table.delta_ppl_percent_high])
+    scatter.set(
+        xlabel=r"$R^2_{\mathrm{lin}}$ (numbers: blocks)",
+        ylabel="ΔPPL of a linear swap",
+        title="Swap cost against fit",
+    )
+    return figure
+
+
+def descent_figure(curves, exact, ceilings) -> plt.Figure:
+    """Held-out R² of trained linear maps against steps, one panel a block, with the closed form as
+    the ceiling.
+
+    curves: columns block, optimizer, seed, step, r2. exact: columns block, step, r2 (full-batch
+    gradient descent).
+    ceilings: columns block, r2_lin, condition_number.
+    """
+    figure, axes = plt.subplots(
+        1, len(ceilings), figsize=(4.3 * len(ceilings), 3.9), sharey=True, squeeze=False
+    )
+    for ax, row in zip(axes[0], ceilings.itertuples(), strict=True):
+        ax.axhline(row.r2_lin, color=SUBJECT, lw=1.4, label="closed form (exact least squares)")
+        tail = exact[exact.block == row.block]
+        ax.plot(
+            tail.step, tail.r2.clip(-1), color="#777777", ls=":", label="full-batch descent, exact"
+        )
+        for k, (label, runs) in enumerate(
+            curves[curves.block == row.block].groupby("optimizer", sort=False)
+        ):
+            band = runs.groupby("step").r2.agg(["mean", "min", "max"]).clip(-1)
+            ax.plot(
+                band.index,
+                band["mean"],
+                color=COLOURS[k],
+                ls=("-", "--", "-.")[k % 3],
+                label=OPTIMIZERS[label],
+            )
+            ax.fill_between(
+                band.index, band["min"], band["max"], color=COLOURS[k], alpha=0.25, lw=0
+            )
+        ax.axvline(3000, color="#BBBBBB", lw=1)
+        ax.annotate(
+            "3,000",
+            (3000, -0.22),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=8,
+            va="bottom",
+            color="#666666",
+        )
+        ax.set(
+            xscale="log",
+            ylim=(-0.25, 1.03),
+            xlabel="optimiser steps",
+            title=f"block {row.block}, κ = {power_of_ten(row.condition_number)}",
+        )
+    axes[0, 0].set_ylabel("held-out $R^2$ of the linear map")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def kinds_figure(table, name: str, published) -> plt.Figure:
+    """Whipp Figure 4: R²_lin against the per-feature median, area by effective rank; and the rank
+    by block.
+
+    table: columns block, r2_lin, r2_feature_median, effective_rank, rank_lowest_fold,
+    rank_highest_fold, effective_rank_standardized,
+    effective_rank_whitened.
+    published: columns r2_lin, per_feature_r2_median, effective_rank.
+    """
+    figure, (plane, ranks) = plt.subplots(1, 2, figsize=(12.5, 4.8), width_ratios=(1, 1.35))
+    area = lambda rank: 14 + 1.1 * rank  # noqa: E731
+    plane.axline((0, 0), slope=1, color="#BBBBBB", lw=1)
+    plane.scatter(
+        table.r2_lin,
+        table.r2_feature_median,
+        s=area(table.effective_rank),
+        color=COLOURS[0],
+        alpha=0.55,
+        edgecolor="white",
+        label=name,
+    )
+    plane.scatter(
+        published.r2_lin,
+        published.per_feature_r2_median,
+        s=area(published.effective_rank),
+        facecolor="none",
+        edgecolor=COLOURS[1],
+        lw=1.6,
+        label="printed by the paper",
+    )
+    for row in published.itertuples():
+        side = 1 if row.r2_lin > 0.97 else -1
+        plane.annotate(
+            f"{row.subject[0].upper()}{row.block}",
+            (row.r2_lin, row.per_feature_r2_median),
+            xytext=(side * (3 + area(row.effective_rank) ** 0.5 / 2), 0),
+            textcoords="offset points",
+            fontsize=9,
+            ha="left" if side > 0 else "right",
+            va="center",
+            color=COLOURS[1],
+        )
+    apart = table.r2_lin - table.r2_feature_median
+    for row in table.loc[
+        sorted(set(apart.nlargest(5).index) | set(table.r2_lin.nlargest(6).index))
+    ].itertuples():
+        plane.annotate(
+            str(row.block),
+            (row.r2_lin, row.r2_feature_median),
+            xytext=(5, 4),
+            textcoords="offset points",
+            fontsize=9,
+        )
+    plane.set(
+        xlim=(0, 1.1),
+        ylim=(0, 1.03),
+        xlabel=r"$R^2_{\mathrm{lin}}$ (variance-weighted)",
+        ylabel="per-feature median $R^2$",
+        title="Two kinds of linearity",
+    )
+    for rank in (1, 100, 300):
+        plane.scatter([], [], s=area(rank), color="#BBBBBB", label=f"rank {rank}")
+    plane.legend(loc="upper left", handletextpad=0.3, labelspacing=0.8, fontsize=9)
+    bars = (
+        (table.effective_rank - table.rank_lowest_fold).clip(lower=0),
+        (table.rank_highest_fold - table.effective_rank).clip(lower=0),
+    )
+    ranks.errorbar(
+        table.block,
+        table.effective_rank,
+        bars,
+        color=SUBJECT,
+        marker="o",
+        capsize=2,
+        elinewidth=1.1,
+        label="as the paper defines it",
+    )
+    ranks.plot(
+        table.block,
+        table.effective_rank_standardized,
+        color=COLOURS[1],
+        ls="--",
+        marker="s",
+        label="features scaled to unit variance",
+    )
+    ranks.plot(
+        table.block,
+        table.effective_rank_whitened,
+        color=COLOURS[0],
+        ls=":",
+        marker="^",
+        label="outputs whitened",
+    )
+    ranks.set(
+        ylabel="effective rank (90% of $R^2$)",
+        title=f"{name}: directions of the linear map",
+        yscale="log",
+    )
+    ranks.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+    block_axis(ranks, len(table))
+    ranks.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9
+    )  # the ranks may lie anywhere
+    return figure
+
+
+def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
+    """Who carries the output variance, and R²_lin without them. table: the columns of notebook
+    04's token table."""
+    figure, (share, score) = plt.subplots(1, 2, figsize=(12.5, 4.2))
+    share.plot(
+        table.block,
+        table.variance_share_first_position,
+        color=COLOURS[0],
+        marker="o",
+        label="first position of the window",
+    )
+    share.plot(
+        table.block,
+        table.variance_share_massive,
+        color=COLOURS[1],
+        marker="s",
+        ls="--",
+        label="massive tokens",
+    )
+    share.axhline(1 / seq_len, color="#777777", ls=":", lw=1.2)
+    share.set(
+        ylim=(-0.03, 1.03),
+        ylabel="share of the output variance",
+        title=f"{name}: who carries the variance",
+    )
+    share.legend(loc="center", bbox_to_anchor=(0.64, 0.55), fontsize=9)
+    score.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="all tokens")
+    score.plot(
+        table.block,
+        table.r2_without_massive.where(table.r2_without_massive > -0.55),
+        color=COLOURS[1],
+        marker="s",
+        ls="--",
+        label="same map without massive tokens",
+    )
+    score.plot(
+        table.block,
+        table.r2_refit,
+        color=COLOURS[2],
+        marker="D",
+        ms=4,
+        ls="-.",
+        label="refitted without massive tokens",
+    )
+    score.set(ylim=(-0.55, 1.03), ylabel="held-out $R^2$", title="What they do to the score")
+    for row in table[table.r2_without_massive < -0.55].itertuples():
+        score.annotate(
+            f"{row.r2_without_massive:.1f}",
+            (row.block, -0.53),
+            ha="center",
+            fontsize=8,
+            color=COLOURS[1],
+        )
+    score.legend(loc="lower left", bbox_to_anchor=(0, 0.06), fontsize=9)
+    for ax in (share, score):
+        block_axis(ax, len(table))
+    return figure
+
+
+def domains_figure(profiles, costs, savings, name: str) -> plt.Figure:
+    """Whipp Figure 5: R²_lin by block on several domains, and on two of them the swap cost and what
+    a product branch saves.
+
+    profiles: columns domain, block, r2_lin (last fold), mean, low, high (over folds). costs:
+    columns domain, block, delta_ppl_percent(_low, _high). savings: columns
+    domain, block, saved, saved_low, saved_high (percent).
+    """
+    figure, axes = plt.subplots(
+        3, 1, figsize=(10.5, 9.4), sharex=True, height_ratios=(1.25, 1, 0.9)
+    )
+    looks = {
+        d: {
+            "color": (SUBJECT, *COLOURS)[k % 7],
+            "ls": ("-", "--", ":", "-.")[k % 4],
+            "marker": MARKERS[k % 6],
+            "ms": 4,
+        }
+        for k, d in enumerate(profiles.domain.unique())
+    }
+    for domain, rows in profiles.groupby("domain", sort=False):
+        axes[0].fill_between(
+            rows.block, rows.low, rows.high, color=looks[domain]["color"], alpha=0.13, lw=0
+        )
+        axes[0].plot(rows.block, rows.r2_lin, color=looks[domain]["color"], lw=0.8, alpha=0.7)
+        axes[0].plot(rows.block, rows["mean"], label=domain, **looks[domain])
+    axes[0].plot([], [], color="#777777", lw=0.8, label="last fold alone")
+    axes[0].set(
+        ylim=(0, 1.03),
+        ylabel=r"$R^2_{\mathrm{lin}}$",
+        title=f"{name}: recoverability on several domains",
+    )
+    axes[0].legend(loc="lower center", ncols=3, fontsize=9)
+    for k, (domain, rows) in enumerate(costs.groupby("domain", sort=False)):
+        ends = [
+            abs(rows[f"delta_ppl_percent_{end}"] - rows.delta_ppl_percent)
+            for end in ("low", "high")
+        ]
+        axes[1].errorbar(
+            rows.block + 0.12 * k,
+            rows.delta_ppl_percent,
+            ends,
+            capsize=2,
+            elinewidth=1,
+            label=domain,
+            **looks[domain],
+        )
+    axes[1].axhline(0, color="#777777", lw=1)
+    percent_axis(axes[1], [*costs.delta_ppl_percent_low, *costs.delta_ppl_percent_high])
+    axes[1].set(
+        ylabel="ΔPPL of a linear swap",
+        title="Swap cost, each domain with its own maps and held-out text",
+    )
+    axes[1].legend(loc="upper center")
+    for k, (domain, rows) in enumerate(savings.groupby("domain", sort=False)):
+        bars = rows.saved - rows.saved_low, rows.saved_high - rows.saved
+        axes[2].errorbar(
+            rows.block + 0.12 * k,
+            rows.saved,
+            bars,
+            capsize=2,
+            elinewidth=1,
+            label=domain,
+            **looks[domain],
+        )
+    axes[2].axhline(0, color="#777777", lw=1)
+    axes[2].set(
+        ylabel="lower perplexity (%)",
+        title="By how much a rank-16 product branch lowers the perplexity of the swapped model",
+    )
+    axes[2].legend(loc="upper center")
+    block_axis(axes[2], int(profiles.block.max()) + 1)
+    return figure

@@ -1,0 +1,116 @@
+"""Which tokens carry an FFN's output variance, and what is left of R²_lin without the few
+massive ones (beyond Whipp §5.4)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.base.bars import progress
+from lib.base.cache import as_numpy, cached, digest
+from lib.linear.affine import AffineMap
+from lib.models.hooks import forward_body, record
+from lib.models.subjects import Subject
+
+
+@dataclass(frozen=True, eq=False)
+class TokenEnergy:
+    """Per-token sums over features on held-out windows, each [n_blocks, n_windows, seq_len],
+    float64."""
+
+    deviation: np.ndarray
+    """‖y - ȳ‖²: this token's part of the output variance"""
+    error: np.ndarray
+    """‖y - ŷ‖²: this token's part of what the affine map misses"""
+    norm: np.ndarray
+    """‖y‖: the length of what the FFN adds to the residual stream"""
+
+    def position_share(self, position: int = 0) -> np.ndarray:
+        """Share of Σ‖y-ȳ‖² at one position of the window, [n_blocks]; 1/seq_len if positions
+        were alike."""
+        return self.deviation[:, :, position].sum(1) / self.deviation.sum((1, 2))
+
+    def massive(self, times: float = 20.0) -> np.ndarray:
+        """Tokens whose output norm exceeds `times` the block's median: bool [n_blocks,
+        n_windows, seq_len]."""
+        return self.norm > times * np.median(self.norm, axis=(1, 2), keepdims=True)
+
+    def r2(self, keep: np.ndarray | None = None) -> np.ndarray:
+        """R²_lin of each block over the kept tokens (bool, same shape; default all), [n_blocks].
+
+        The deviations stay those about the mean of all tokens: dropping rows then drops their terms
+        from both sums. nan where
+        nothing is kept.
+        """
+        keep = np.ones_like(self.norm, bool) if keep is None else keep
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return 1 - (self.error * keep).sum((1, 2)) / (self.deviation * keep).sum((1, 2))
+
+
+def token_energy(
+    subject: Subject,
+    windows: torch.Tensor,
+    maps: dict[int, AffineMap],
+    means: torch.Tensor,
+    batch: int = 16,
+) -> TokenEnergy:
+    """Measure all blocks on `windows` [n, seq_len] in one pass. means [n_blocks, d]: the mean
+    output ȳ of each block."""
+    subject.check(windows, batch)
+    key = {
+        "subject": subject.key,
+        "windows": digest(windows),
+        "maps": digest([dict(m.state_dict()) for m in maps.values()]),
+        "means": digest(means),
+        "batch": batch,
+        "device": subject.device.type,
+    }
+    return TokenEnergy(**_energy(key, (subject, windows, maps, means, batch)))
+
+
+@cached
+def _energy(work: tuple) -> dict[str, np.ndarray]:
+    subject, windows, maps, means, batch = work
+    shape = (len(subject), *windows.shape)
+    found = {name: np.empty(shape) for name in ("deviation", "error", "norm")}
+    span = slice(0, 0)
+
+    def measure(block: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        wide = y.double()
+        found["deviation"][block, span] = as_numpy(
+            (wide - means[block].to(y.device)).square().sum(-1)
+        )
+        found["error"][block, span] = as_numpy(
+            (wide - maps[block].to(x.device)(x).double()).square().sum(-1)
+        )
+        found["norm"][block, span] = as_numpy(wide.norm(dim=-1))
+
+    with (
+        record(subject, on_ffn=measure),
+        progress(total=len(windows), desc="token by token", unit="window") as bar,
+    ):
+        for start in range(0, len(windows), batch):
+            span = slice(start, min(start + batch, len(windows)))
+            forward_body(subject, windows[span])
+            bar.update(span.stop - span.start)
+    return found
+
+
+def token_shares(
+    energy: TokenEnergy, windows: torch.Tensor, tokenizer, block: int, top: int = 8
+) -> pd.DataFrame:
+    """The token types that carry most of one block's output variance: columns token, count,
+    variance_share, share_of_tokens."""
+    frame = pd.DataFrame(
+        {"id": windows.flatten().numpy(), "energy": energy.deviation[block].ravel()}
+    )
+    by = frame.groupby("id").energy.agg(["sum", "size"]).nlargest(top, "sum").reset_index()
+    return pd.DataFrame(
+        {
+            "token": [repr(tokenizer.decode([i])) for i in by["id"]],
+            "count": by["size"],
+            "variance_share": by["sum"] / frame.energy.sum(),
+            "share_of_tokens": by["size"] / len(frame),
+        }
+    )

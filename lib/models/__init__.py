@@ -1,0 +1,22 @@
+"""A language model as a Subject: uniform blocks whatever the architecture, and hooks that
+record, swap and resume."""
+
+from lib.models.blocks import Block
+from lib.models.hooks import capture, forward_body, get_block, record, resume, swap
+from lib.models.subjects import EMBEDDED, PRESETS, Subject, as_subject, check_subject, load_subject
+
+__all__ = [
+    "EMBEDDED",
+    "PRESETS",
+    "Block",
+    "Subject",
+    "as_subject",
+    "capture",
+    "check_subject",
+    "forward_body",
+    "get_block",
+    "load_subject",
+    "record",
+    "resume",
+    "swap",
+]

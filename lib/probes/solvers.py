@@ -1,0 +1,281 @@
+"""Two ways to fit the product branch of a PolyLinear to what a linear map leaves over (Whipp §5.3).
+
+`fit_adamw` is the paper's: minibatch AdamW on every parameter of the branch. `fit_direct` is made
+for the problem: it works in few
+output directions, trains several seeds as one program, and ends with the output map that least
+squares gives for the factors found.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lib.base.errors import InputError
+from lib.probes.products import START, Layout, PolyLinear, products
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Inputs and what a linear map leaves of the outputs, on training rows and on held-out
+    windows."""
+
+    x: torch.Tensor
+    """[n, d_in]"""
+    left: torch.Tensor
+    """[n, d_out]: y - xW - b"""
+    x_test: torch.Tensor
+    """[n_windows, seq_len, d_in]"""
+    left_test: torch.Tensor
+    """[n_windows, seq_len, d_out]"""
+
+
+@dataclass
+class Path:
+    """One fit followed over its checkpoints; only the checkpoint with the least held-out error
+    keeps its parameters."""
+
+    seed: int
+    step: list[int]
+    seconds: list[float]
+    gate: list[float]
+    errors: list[np.ndarray]
+    """squared error of each held-out window, [n_windows], at each checkpoint; the first is that
+    of the linear map alone"""
+    branch: dict[str, np.ndarray]
+    """factors, out and quad_scale of the best checkpoint; `out` is zero where the linear map
+    alone is best"""
+
+    def note(
+        self,
+        step: int,
+        seconds: float,
+        gate: float,
+        errors: np.ndarray,
+        branch: dict[str, torch.Tensor],
+    ) -> None:
+        """Add a checkpoint. A diverged fit has an infinite error, so it never is the best."""
+        errors = np.where(np.isfinite(errors), errors, np.inf)
+        if errors.sum() < min(e.sum() for e in self.errors):
+            self.branch = {
+                name: value.detach().cpu().float().numpy().copy() for name, value in branch.items()
+            }
+        for values, value in (
+            (self.step, step),
+            (self.seconds, seconds),
+            (self.gate, gate),
+            (self.errors, errors),
+        ):
+            values.append(value)
+
+
+def _start(rows: Residual, model: PolyLinear, seed: int) -> Path:
+    nothing = {
+        "factors": model.factors,
+        "out": torch.zeros_like(model.out),
+        "quad_scale": model.quad_scale,
+    }
+    base = _by_window(rows.left_test)
+    return Path(
+        seed,
+        [0],
+        [0.0],
+        [math.exp(START)],
+        [base],
+        {k: v.detach().cpu().numpy().copy() for k, v in nothing.items()},
+    )
+
+
+def _by_window(error: torch.Tensor) -> np.ndarray:
+    return error.double().square().sum((-1, -2)).cpu().numpy()
+
+
+def fit_adamw(
+    rows: Residual,
+    layout: Layout,
+    seed: int,
+    steps: int,
+    batch: int = 256,
+    lr: float = 1e-3,
+    every: int = 100,
+    bar=None,
+) -> Path:
+    """The paper's way: AdamW at a constant rate on factors, output map and gate, gradients clipped
+    to norm 1, checked every `every` steps.
+
+    The paper gives 8,000 steps; batch size, rate and initial weights are ours (those of
+    PolyLinear).
+    """
+    device = rows.x.device
+    model = PolyLinear(rows.x.shape[1], rows.left.shape[1], layout, seed).to(device)
+    path, branch = (
+        _start(rows, model, seed),
+        {"factors": model.factors, "out": model.out, "quad_scale": model.quad_scale},
+    )
+    optimizer = torch.optim.AdamW(branch.values(), lr=lr)
+    generator = torch.Generator().manual_seed(seed)
+    predict = lambda x: model.quad_scale.exp() * (products(x @ model.factors, layout) @ model.out)  # noqa: E731
+    spent = 0.0
+    for step in range(1, steps + 1):
+        begun = time.perf_counter()
+        index = torch.randint(len(rows.x), (batch,), generator=generator).to(device)
+        loss = (predict(rows.x[index]) - rows.left[index]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(branch.values(), 1.0)
+        optimizer.step()
+        spent += time.perf_counter() - begun
+        if step % every == 0 or step == steps:  # checking is not counted as the solver's time
+            with torch.no_grad():
+                path.note(
+                    step,
+                    spent,
+                    model.gate,
+                    _by_window(predict(rows.x_test) - rows.left_test),
+                    branch,
+                )
+        if bar is not None:
+            bar.update()
+    return path
+
+
+@torch.no_grad()
+def fit_direct(
+    rows: Residual,
+    layout: Layout,
+    seeds: Sequence[int],
+    steps: int = 800,
+    batch: int = 512,
+    rate: float = 2e-3,
+    directions: int = 192,
+    trim: float = 0.7,
+    ridges: Sequence[float] = (0.0, 0.01),
+    every: int = 50,
+) -> list[Path]:
+    """The solver made for the problem; a Path for each seed (a seed sets the initial factors; all
+    share the order of the rows).
+
+    What differs from the paper's way, each part chosen on held-out gain:
+    - inputs scaled to unit RMS, factors started small, rates relative to the data's scale, cosine
+      schedule;
+    - the error is followed in the `directions` leading principal directions of the residual only;
+    - rows whose error exceeds `trim` times the batch's median are scaled down to it: massive tokens
+      no longer set the step;
+    - all seeds are columns of one matrix, rows are shuffled once and read in order;
+    - with the factors fixed the output map is a least-squares problem; its solutions (plain, and
+      ridge) end the path.
+
+    Gradients are written out: the products are few and small, so autograd's overhead would be most
+    of the time.
+    """
+    device, (n, d), n_out = rows.x.device, rows.x.shape, rows.left.shape[1]
+    models = [PolyLinear(d, n_out, layout, seed).to(device) for seed in seeds]
+    paths = [_start(rows, model, seed) for model, seed in zip(models, seeds, strict=True)]
+    begun, checking = time.perf_counter(), 0.0
+
+    scale = float(rows.x.double().square().mean().sqrt())
+    if not scale > 0:
+        raise InputError(
+            "the FFN's input is zero everywhere: there is nothing to fit; check the model's "
+            "weights."
+        )
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seeds[0])).to(device)
+    x, left = rows.x[order] / scale, rows.left[order]
+    basis = torch.linalg.eigh(left.T @ left)[1][:, -min(directions, n_out) :]  # [d_out, q]
+    target = left @ basis
+    size = float(target.square().mean().sqrt())
+    x_test, target_test = rows.x_test / scale, rows.left_test @ basis
+    beyond = _by_window(rows.left_test) - _by_window(
+        target_test
+    )  # error in the directions that are not followed
+
+    n_products, width = sum(r for _, r in layout), models[0].factors.shape[1]
+    w = (
+        torch.cat([model.factors for model in models], 1) / 150
+    )  # [d, seeds · width]; 150 is ours: products start near 1e-4
+    p = torch.zeros(len(seeds), n_products, target.shape[1], device=device)
+    states = [
+        (w, torch.zeros_like(w), torch.zeros_like(w), 1.0),
+        (p, torch.zeros_like(p), torch.zeros_like(p), 30 * size),
+    ]
+    batch = min(batch, n)
+
+    def project(rows_x: torch.Tensor) -> torch.Tensor:  # [..., d] -> [seeds, ..., width]
+        return (rows_x @ w).unflatten(-1, (len(seeds), width)).movedim(-2, 0)
+
+    def check(step: int, outs: list[torch.Tensor] | None = None) -> None:
+        """Note the held-out error with the trained output map, or with given ones in all
+        directions."""
+        nonlocal checking
+        now = time.perf_counter()
+        held = products(project(x_test), layout)
+        for k, path in enumerate(paths):
+            error = (
+                _by_window(held[k] @ p[k] - target_test) + beyond
+                if outs is None
+                else _by_window(held[k] @ outs[k] - rows.left_test)
+            )
+            out = p[k] @ basis.T if outs is None else outs[k]
+            factors = w[:, k * width : (k + 1) * width] / scale
+            branch = {
+                "factors": factors,
+                "out": out / math.exp(START),
+                "quad_scale": models[k].quad_scale,
+            }
+            path.note(step, now - begun - checking, math.exp(START), error, branch)
+        checking += time.perf_counter() - now
+
+    first = 0
+    for step in range(1, steps + 1):
+        first = 0 if first + batch > n else first
+        xb, yb = x[first : first + batch], target[first : first + batch]
+        first += batch
+        z = project(xb)  # [seeds, batch, width]
+        h = products(z, layout)
+        error = torch.baddbmm(yb.expand(len(seeds), -1, -1), h, p, beta=-1)  # [seeds, batch, q]
+        norm = error.norm(dim=2, keepdim=True)
+        error *= (trim * norm.median(1, keepdim=True).values / norm).nan_to_num(1.0).clamp_max(1)
+        gradients = (
+            xb.T @ _through_products(z, error @ p.mT, layout).movedim(0, 1).flatten(1),
+            h.mT @ error,
+        )
+        fraction = min(step / 20, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+        for (value, mean, square, unit), gradient in zip(states, gradients, strict=True):  # Adam
+            mean.lerp_(gradient, 0.1)
+            square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+            value.addcdiv_(
+                mean,
+                square.sqrt().div_(math.sqrt(1 - 0.99**step)).add_(1e-12),
+                value=-rate * unit * fraction / (1 - 0.9**step),
+            )
+        if step % every == 0:
+            check(step)
+    h = products(project(x), layout).double()  # [seeds, n, products]
+    gram, cross = h.mT @ h, h.mT @ left.double()
+    for ridge in ridges:
+        # Relative to each product's own size; the smallest addition keeps a product that died out
+        # from being divided by.
+        penalty = torch.diag_embed(
+            (ridge + 1e-9) * gram.diagonal(dim1=1, dim2=2) + torch.finfo(torch.float64).tiny
+        )
+        check(steps, list(torch.linalg.solve(gram + penalty, cross).float()))
+    return paths
+
+
+def _through_products(z: torch.Tensor, gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Gradient with respect to the projections z [..., Σ degree·rank] from that with respect to
+    their products [..., Σ rank]."""
+    parts = []
+    grads = gradient.split([rank for _, rank in layout], -1)
+    for term, g, shape in zip(
+        z.split([degree * rank for degree, rank in layout], -1), grads, layout, strict=True
+    ):
+        factors = term.unflatten(-1, shape).unbind(-2)
+        for k in range(len(factors)):
+            others = [f for j, f in enumerate(factors) if j != k]
+            parts.append(functools.reduce(torch.mul, others) * g)
+    return torch.cat(parts, -1)

@@ -1,0 +1,155 @@
+"""Published-versus-here: one row a claim, with a verdict that is computed, never typed."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+
+import pandas as pd
+
+from lib.base.errors import InputError
+from lib.base.paths import DATA
+
+VERDICTS = ("reproduced", "contradicted", "inconclusive", "not run")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a paper, what the paper reports, what this run found, and what follows."""
+
+    paper: str
+    section: str
+    claim: str
+    published: str
+    here: str
+    verdict: str
+    note: str = ""
+    """the predicate that was tested, or why it was not"""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise InputError(f"verdict {self.verdict!r} is none of {', '.join(VERDICTS)}.")
+
+
+def above(low: float, high: float, threshold: float) -> str:
+    """Verdict of "the quantity exceeds `threshold`" from its interval: it must lie wholly on one
+    side."""
+    if not low <= high:
+        return "inconclusive"  # an undefined interval decides nothing
+    return (
+        "reproduced" if low > threshold else "contradicted" if high < threshold else "inconclusive"
+    )
+
+
+def below(low: float, high: float, threshold: float) -> str:
+    """Verdict of "the quantity is less than `threshold`" from its interval."""
+    return above(-high, -low, -threshold)
+
+
+def all_of(verdicts: Iterable[str]) -> str:
+    """Verdict of "all of these hold"; of none, "not run"."""
+    found = _checked(verdicts)
+    return (
+        next((v for v in ("contradicted", "not run", "inconclusive") if v in found), "reproduced")
+        if found
+        else "not run"
+    )
+
+
+def any_of(verdicts: Iterable[str]) -> str:
+    """Verdict of "at least one of these holds"; of none, "not run"."""
+    found = _checked(verdicts)
+    return (
+        next((v for v in ("reproduced", "inconclusive", "not run") if v in found), "contradicted")
+        if found
+        else "not run"
+    )
+
+
+def _checked(verdicts: Iterable[str]) -> list[str]:
+    found = list(verdicts)
+    wrong = [v for v in found if v not in VERDICTS]
+    if wrong:
+        raise InputError(f"verdict {wrong[0]!r} is none of {', '.join(VERDICTS)}.")
+    return found
+
+
+def at_budget(verdict: str, spent: float, needed: float) -> str:
+    """The verdict of a run that spent less than the claim is about: it may confirm, but its
+    failure decides nothing."""
+    return "inconclusive" if _checked([verdict]) == ["contradicted"] and spent < needed else verdict
+
+
+def within(here: float, published: float, tolerance: float) -> str:
+    """Verdict where subject and corpus equal the paper's: the number itself is compared."""
+    if not math.isfinite(here):
+        return "inconclusive"
+    return "reproduced" if abs(here - published) <= tolerance else "contradicted"
+
+
+def table(claims: list[Claim]) -> pd.DataFrame:
+    """Columns paper, section, claim, published, here, verdict, note."""
+    return pd.DataFrame([asdict(c) for c in claims])
+
+
+def published(
+    paper: str, table: str | None = None, metric: str | None = None, subject: str | None = None
+) -> pd.DataFrame:
+    """Rows of data/published/<paper>.csv with `setting` spread into columns (block, candidate, …;
+    missing where absent).
+
+    Raises InputError for an unknown paper, or if nothing fits.
+    """
+    path = DATA / "published" / f"{paper}.csv"
+    if not path.exists():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.csv")))
+        raise InputError(f"no published numbers for {paper!r}: known are {known}.")
+    rows = pd.read_csv(path, keep_default_na=False)
+    for column, wanted in {"table": table, "metric": metric, "subject": subject}.items():
+        rows = rows if wanted is None else rows[rows[column] == wanted]
+    if rows.empty:
+        raise InputError(
+            f"no published number of {paper} has table={table!r}, metric={metric!r}, "
+            f"subject={subject!r}."
+        )
+    settings = pd.DataFrame(
+        [dict(part.split("=", 1) for part in s.split(";") if "=" in part) for s in rows["setting"]],
+        index=rows.index,
+    )
+    found = pd.concat([rows.drop(columns="setting"), settings], axis=1)
+    if "block" in found:
+        found["block"] = pd.to_numeric(found["block"], errors="coerce").astype("Int64")
+    return found.reset_index(drop=True)
+
+
+def collate() -> pd.DataFrame:
+    """The scorecard: every claims.csv under data/results, with its profile, model and notebook.
+    Empty if there is none."""
+    frames = []
+    for path in sorted((DATA / "results").glob("*/*/*/claims.csv")):
+        profile, model, notebook = path.parts[-4:-1]
+        try:
+            frame = pd.read_csv(path, keep_default_na=False)
+            whole = (
+                list(frame) == [f.name for f in fields(Claim)]
+                and frame.verdict.isin(VERDICTS).all()
+            )
+        except (ValueError, OSError):  # pandas' parser errors are ValueErrors
+            whole = False
+        if not whole:
+            raise InputError(
+                f"{path.relative_to(DATA)} is damaged: delete it and run its notebook again."
+            )
+        frames.append(frame.assign(profile=profile, model=model, notebook=notebook))
+    columns = [
+        "paper",
+        "section",
+        "claim",
+        "published",
+        "here",
+        "verdict",
+        "note",
+        "profile",
+        "model",
+        "notebook",
+    ]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)

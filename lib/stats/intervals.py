@@ -1,0 +1,156 @@
+"""Intervals for the verdicts: the bootstrap that every notebook uses, the range over seeds, and
+leave-one-out."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lib.stats import claims
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A statistic with its interval; f"{interval:.2f}" reads "0.12 [0.10, 0.15]"."""
+
+    value: float
+    low: float
+    high: float
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+    def above(self, threshold: float) -> str:
+        """Verdict of "the quantity exceeds `threshold`": the interval lies wholly on one side,
+        or inconclusive."""
+        return claims.above(self.low, self.high, threshold)
+
+    def below(self, threshold: float) -> str:
+        """Verdict of "the quantity is less than `threshold`"."""
+        return claims.below(self.low, self.high, threshold)
+
+
+def spread(values) -> Interval:
+    """Mean and range, for a handful of seeds."""
+    values = np.asarray(values, float)
+    return Interval(values.mean(), values.min(), values.max())
+
+
+def bootstrap(
+    statistic: Callable[..., float],
+    *samples,
+    paired: bool = False,
+    seed: int = 42,
+    resamples: int = 2000,
+) -> Interval:
+    """Percentile bootstrap of statistic(*samples), 95%; `paired` resamples the samples together,
+    for correlations over blocks.
+
+    Blocks of one model are no independent draws, so over blocks an interval is descriptive. The
+    bounds are nan, which decides nothing,
+    for fewer than two values, and where the statistic is undefined in over a tenth of the
+    resamples.
+    """
+    value = float(statistic(*samples))
+    if min(map(len, samples)) < 2:
+        return Interval(value, np.nan, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        found = stats.bootstrap(
+            samples,
+            statistic,
+            paired=paired,
+            vectorized=False,
+            n_resamples=resamples,
+            rng=seed,
+            method="percentile",
+        )
+    draws = found.bootstrap_distribution[~np.isnan(found.bootstrap_distribution)]
+    low, high = (
+        np.quantile(draws, [0.025, 0.975]) if len(draws) >= 0.9 * resamples else (np.nan, np.nan)
+    )
+    return Interval(value, float(low), float(high))
+
+
+def pearson(a, b) -> float:
+    """Pearson correlation; nan where one side does not vary."""
+    return float(stats.pearsonr(a, b).statistic) if _vary(a, b) else float("nan")
+
+
+def spearman(a, b) -> float:
+    """Spearman rank correlation; nan where one side does not vary."""
+    return float(stats.spearmanr(a, b).statistic) if _vary(a, b) else float("nan")
+
+
+def _vary(*samples) -> bool:
+    return all(len(s) > 1 and np.ptp(s) > 0 for s in samples)
+
+
+def mean_difference(a, b) -> float:
+    """Mean of a less mean of b."""
+    return float(np.mean(a) - np.mean(b))
+
+
+def share_gap(part, whole, chosen) -> float:
+    """Pooled share part / whole of the rows where `chosen` holds, less that of the others; nan
+    where either has no rows."""
+    part, whole, chosen = np.asarray(part), np.asarray(whole), np.asarray(chosen, dtype=bool)
+    if chosen.all() or not chosen.any():
+        return float("nan")
+    return float(
+        part[chosen].sum() / whole[chosen].sum() - part[~chosen].sum() / whole[~chosen].sum()
+    )
+
+
+def leave_one_out(
+    table: pd.DataFrame, column: str, statistic: Callable[[pd.DataFrame], float]
+) -> Interval:
+    """The statistic of the whole table, and its range when any one level of `column` is left out
+    (nan with fewer than three levels)."""
+    levels = table[column].unique()
+    values = (
+        [statistic(table[table[column] != level]) for level in levels]
+        if len(levels) > 2
+        else [float("nan")]
+    )
+    return Interval(
+        statistic(table), float(np.min(values)), float(np.max(values))
+    )  # unlike min and max these pass a nan on
+
+
+@dataclass(frozen=True)
+class Concentration:
+    """Where a remedy helps: the share of their cost that the dearest blocks get back, beside
+    that of the others."""
+
+    dearest: np.ndarray
+    """[n_blocks], whether a block is among the dearest sixth"""
+    share_dearest: float
+    share_others: float
+    gap: Interval
+    """the first less the second, with its range when any one block is left out"""
+    top: list[int]
+    """the two blocks that get back most"""
+    share_top: float
+    """of all that is got back, what these two hold"""
+
+
+def concentration(cost: pd.Series, left: pd.Series) -> Concentration:
+    """How far the cost of a swap, without (`cost`) and with a remedy (`left`), is got back on
+    the dearest sixth of the blocks. Both are indexed by block."""
+    recovered, dearest = cost - left, (cost.rank(ascending=False) <= len(cost) / 6).to_numpy()
+    table = pd.DataFrame(
+        {
+            "block": cost.index,
+            "recovered": recovered.to_numpy(),
+            "cost": cost.to_numpy(),
+            "dearest": dearest,
+        }
+    )
+    gap = leave_one_out(table, "block", lambda t: share_gap(t.recovered, t.cost, t.dearest))
+    shares = [recovered[rows].sum() / cost[rows].sum() for rows in (dearest, ~dearest)]
+    top = recovered.nlargest(2)
+    return Concentration(dearest, *shares, gap, top.index.tolist(), top.sum() / recovered.sum())

@@ -1,0 +1,16 @@
+"""What a replacement costs the live model: per-token losses, perplexity, the swap sweep, and
+healing (Whipp §5.6)."""
+
+from lib.swaps.healing import heal, residual_streams
+from lib.swaps.losses import next_token_losses, perplexity, token_losses
+from lib.swaps.sweep import delta_ppl, swap_sweep
+
+__all__ = [
+    "delta_ppl",
+    "heal",
+    "next_token_losses",
+    "perplexity",
+    "residual_streams",
+    "swap_sweep",
+    "token_losses",
+]
