@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, workflow.basedir)
 from lib.base.paths import ROOT
 from lib.base.profiles import get_profile
-from lib.reports.report import label
+from lib.base import label
 
 PROFILE = get_profile(str(config.get("profile", "laptop")))
 MODELS = str(config.get("model", PROFILE.subject)).split(",")
@@ -40,7 +40,7 @@ rule all:
 rule notebook:
     input:
         notebook="notebooks/{notebook}.ipynb",
-        code=sorted(str(p.relative_to(ROOT)) for p in (ROOT / "lib").glob("*.py")),
+        code=sorted(str(p.relative_to(ROOT)) for p in (ROOT / "lib").rglob("*.py")),
         first=lambda w: reports(REPORTS) if w.notebook in LAST else [],
     output:
         HOME + "/{run}/{notebook}.ipynb",
