@@ -6,6 +6,7 @@ from them alone (Whipp §3, §5.1, §5.4, §5.7)."""
 
 from lib.linear.affine import AffineMap, Score, score_rows, svd_ridge
 from lib.linear.baselines import Baselines, trained_baselines
+from lib.linear.curve import RIDGES, LearningCurve, learning_curve, tokens_for
 from lib.linear.descent import OPTIMIZERS, descend, exact_descent
 from lib.linear.domains import agreement, domain_profiles, transfer
 from lib.linear.massive import TokenEnergy, token_energy, token_shares
@@ -23,9 +24,11 @@ from lib.linear.survey import (
 
 __all__ = [
     "OPTIMIZERS",
+    "RIDGES",
     "AffineMap",
     "Baselines",
     "Collector",
+    "LearningCurve",
     "Moments",
     "RankProfile",
     "Recoverability",
@@ -39,6 +42,7 @@ __all__ = [
     "exact_descent",
     "fold_intervals",
     "fold_moments",
+    "learning_curve",
     "paired_interval",
     "rank_profile",
     "recoverability",
@@ -48,6 +52,7 @@ __all__ = [
     "svd_ridge",
     "token_energy",
     "token_shares",
+    "tokens_for",
     "total",
     "trained_baselines",
     "transfer",

@@ -74,7 +74,7 @@ class Moments:
         )
 
     @cached_property
-    def _eigen(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def eigen(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Eigenvalues [r], ascending, and eigenvectors [d_in, r] of Sxx above the pseudo-inverse
         cut-off.
 
@@ -90,13 +90,13 @@ class Moments:
     @property
     def condition_number(self) -> float:
         """Largest over smallest kept eigenvalue of the input covariance (Whipp §5.1)."""
-        e, _ = self._eigen
+        e, _ = self.eigen
         return float(e[-1] / e[0]) if len(e) else float("nan")
 
     @property
     def rank(self) -> int:
         """Number of input directions that vary."""
-        return len(self._eigen[0])
+        return len(self.eigen[0])
 
     def fit(self, ridge: float = 0.0) -> AffineMap:
         """The ridge map V (e+λ)⁻¹ Vᵀ Sxy (Balogh Eq. 3 by way of the moments); ridge 0 is exact
@@ -108,7 +108,7 @@ class Moments:
             raise InputError(
                 f"ridge {ridge} is not possible: use 0 for least squares, or a positive number."
             )
-        e, v = self._eigen
+        e, v = self.eigen
         weight = v @ ((v.T @ self.sxy) / (e + ridge)[:, None])
         return AffineMap(weight, self.mean_y - self.mean_x @ weight)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from lib.base.errors import InputError
 from lib.stats import claims
 
 
@@ -37,6 +38,31 @@ def spread(values) -> Interval:
     """Mean and range, for a handful of seeds."""
     values = np.asarray(values, float)
     return Interval(values.mean(), values.min(), values.max())
+
+
+def fold_mean(values, test_over_train: float = 0.25, level: float = 0.95) -> Interval:
+    """Mean of a score over cross-validation folds, with a t-interval that allows for the training
+    sets' overlap: its variance is (1/K + test_over_train) s², s² the variance over the K folds.
+
+    `test_over_train` is the number of held-out over that of training rows, 1/(K - 1) in a K-fold
+    split (default: K = 5). Nadeau & Bengio 2003, Inference for the generalization error, Machine
+    Learning 52, §3. The bounds are nan, which decides nothing, for fewer than two folds. Raises
+    InputError for a share or a level that is none.
+    """
+    if not test_over_train >= 0:
+        raise InputError(
+            f"test_over_train {test_over_train} is not possible: give the number of held-out over "
+            "that of training rows, 0.25 with five folds."
+        )
+    if not 0 < level < 1:
+        raise InputError(f"level {level} is not possible: use a share such as 0.95.")
+    values = np.asarray(values, float)
+    n, mean = len(values), float(values.mean())
+    if n < 2:
+        return Interval(mean, np.nan, np.nan)
+    error = np.sqrt((1 / n + test_over_train) * values.var(ddof=1))
+    half = float(stats.t.ppf((1 + level) / 2, n - 1) * error)
+    return Interval(mean, mean - half, mean + half)
 
 
 def bootstrap(
