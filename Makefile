@@ -33,7 +33,7 @@ lab: $(READY)  ## JupyterLab
 notebook: $(READY)  ## make notebook N=01 MODEL=gpt2 CORPUS=wikitext-2 PROFILE=laptop
 	$(BIN)/python -m lib.reports.render run "$(N)" $(PARAMETERS)
 
-render: $(READY)  ## refresh the committed notebooks: make render, or make render N=01
+render: $(READY)  ## refresh the committed notebooks, and say which changed: make render, or make render N=01
 	$(BIN)/python -m lib.reports.render commit "$(N)"
 
 bench: $(READY)  ## what the measured pass and the sweep cost, as ratios to plain forward passes

@@ -106,6 +106,12 @@ def cached(function: Callable) -> Callable:
     return call
 
 
+def cold_seconds() -> dict[str, float]:
+    """Seconds that each cached step of this process took when it was computed, by the step's
+    name."""
+    return {}
+
+
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     """A tensor as an array, for storing."""
     return tensor.detach().cpu().numpy()

@@ -7,6 +7,11 @@ from filelock import FileLock
 from lib.base.paths import CACHE, sha256, whole
 from lib.texts.assets import fetch
 
+ORIGIN = {
+    "smollm2-135m": "SmolLM2-135M-Instruct, 4-bit GGUF (Q4_1) dequantised to float32",
+}
+"""what the weights of an embedded model are, where its name does not say it"""
+
 
 def smollm2_folder() -> Path:
     """Folder of smollm2-135m as float32 safetensors, dequantized from its GGUF once.

@@ -2,26 +2,28 @@
 of links.
 
 Papermill and nbconvert do the work; here are only the rules that a committed notebook keeps: what
-stands in it is what was
-executed, no widgets, no injected cell, one line of each progress bar, and a digest of the executed
-code.
+stands in it is what was executed, no widgets, no injected cell, one line of each progress bar, a
+digest of the executed code, and not a byte new where nothing new is said.
 """
 
 import argparse
 import ast
 import hashlib
 import html
+import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
-import pandas as pd
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 from lib.base.errors import InputError, unknown
-from lib.base.paths import DATA, ROOT, whole
+from lib.base.paths import ROOT, sha256, whole
+from lib.reports.keep import keep
 from lib.reports.report import COMMITTING
 
 
@@ -99,43 +101,77 @@ def tidy(notebook) -> None:
             if output.output_type == "stream":
                 output.text = "\n".join(line.rstrip() for line in output.text.splitlines()) + "\n"
             output.get("metadata", {}).pop("papermill", None)
+        _describe(cell)
 
 
-def commit(source: Path) -> None:
-    """Execute a notebook with its own parameters and put the executed one in its place, whole or
-    not at all."""
+def _describe(cell) -> None:
+    """Hand the alternative texts of a cell's pictures to myst-nb, which reads them there alone."""
+    if "image" in cell.metadata.get("mystnb", {}):
+        cell.metadata["mystnb"]["image"].pop("alt", None)
+    found = [o.get("metadata", {}).get("image/png", {}).get("alt") for o in cell.get("outputs", [])]
+    alt = " ".join(filter(None, found))
+    if alt:
+        cell.metadata.setdefault("mystnb", {}).setdefault("image", {})["alt"] = alt
+
+
+def number(notebook) -> None:
+    """Count the executed cells from 1, in place: kept outputs may carry an older count."""
+    executed = [c for c in notebook.cells if c.cell_type == "code" and c.execution_count]
+    for count, cell in enumerate(executed, start=1):
+        cell.execution_count = count
+        for output in cell.outputs:
+            if "execution_count" in output:
+                output.execution_count = count
+
+
+BLEMISH = re.compile(rf"\w*Warning:|{re.escape(str(ROOT))}|(?<![\w.])/(home|root|tmp)/")
+
+
+def check(notebook, name: str) -> None:
+    """Raise InputError if a warning or a path of this machine stands in what the notebook
+    prints."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            data = {k: v for k, v in output.get("data", {}).items() if k != "image/png"}
+            printed = json.dumps([output.get("text", ""), data], ensure_ascii=False)
+            blemish = BLEMISH.search(printed)
+            if blemish:
+                raise InputError(
+                    f"{name} prints {blemish[0]!r}: print names, not absolute paths, and let no "
+                    "warning through."
+                )
+
+
+def commit(source: Path) -> str:
+    """Execute a notebook with its own parameters, put the executed one in its place, whole or not
+    at all, and say whether that changed anything, with sizes."""
     scratch = ROOT / "runs" / "render" / source.name
+    figures = ROOT / "figures"
+    before = _digests(figures, source.stem)
     execute(source, scratch, [], **{COMMITTING: "1"})
-    notebook = nbformat.read(scratch, as_version=4)
+    notebook, committed = (nbformat.read(path, as_version=4) for path in (scratch, source))
     tidy(notebook)
-    text = nbformat.writes(notebook) + "\n"
-    if str(ROOT) in text:
-        raise InputError(
-            f"{source.name} prints a path of this machine ({ROOT}): print names, not "
-            "absolute paths."
-        )
-    with whole(source) as part:
-        part.write_text(text)
-    readme = ROOT / "README.md"
-    with whole(readme) as part:
-        part.write_text(with_scorecard(readme.read_text()))
+    check(notebook, source.name)
+    keep(notebook, committed)
+    number(notebook)
+    changed = notebook != committed
+    if changed:
+        with whole(source) as part:
+            part.write_text(nbformat.writes(notebook) + "\n")
+    after = _digests(figures, source.stem)
+    rewritten = [path for path in after if after[path] != before.get(path)]
+    return (
+        f"{source.name}: {'rewritten' if changed else 'unchanged'}, {_kb([source])}; "
+        f"{len(rewritten)} of {len(after)} figure files rewritten, {_kb(after)}"
+    )
 
 
-def with_scorecard(readme: str) -> str:
-    """The README with data/results/scorecard.csv as a table between its two markers."""
-    begin, end = "<!-- scorecard: written by make render -->\n", "<!-- end of scorecard -->"
-    path = DATA / "results" / "scorecard.csv"
-    if not path.exists() or readme.count(begin) != 1 or end not in readme.split(begin)[1]:
-        return readme
-    rows = pd.read_csv(path, keep_default_na=False)[
-        ["paper", "section", "claim", "published", "here", "verdict"]
-    ]
-    lines = [
-        "| " + " | ".join(str(c).replace("|", "\\|").replace("\n", " ") for c in row) + " |"
-        for row in [rows.columns, ["---"] * rows.shape[1], *rows.to_numpy()]
-    ]
-    head, rest = readme.split(begin)
-    return head + begin + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1]
+def _digests(folder: Path, stem: str) -> dict[Path, str]:
+    return {path: sha256(path) for path in sorted(folder.glob(f"{stem}*"))}
+
+
+def _kb(paths: Iterable[Path]) -> str:
+    return f"{sum(path.stat().st_size for path in paths) / 1000:.0f} kB"
 
 
 def index(target: Path, notebooks: list[Path]) -> None:
@@ -196,7 +232,7 @@ def main(arguments: list[str] | None = None) -> None:
         return index(Path(given.names[0]), [Path(n) for n in given.names[1:]])
     for source in find(given.names[0] if given.names else ""):
         if given.action == "commit":
-            commit(source)
+            print(commit(source), flush=True)
         else:
             target = ROOT / "runs" / "single" / source.name
             execute(source, target, options)

@@ -5,28 +5,32 @@ import ast
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
+from lib.base import cache
 from lib.base import style as plots
 from lib.base.errors import InputError, unknown
 from lib.base.names import label, slugify
 from lib.base.paths import DATA, ROOT, whole
 from lib.base.profiles import Profile, get_profile
-from lib.models.subjects import check_subject
-from lib.reports.display import show
+from lib.models.embedded import ORIGIN
+from lib.models.subjects import Subject, check_subject
+from lib.reports import pictures
+from lib.reports.display import fill_brief, picture, shell, show
 from lib.stats import claims
 from lib.texts.corpora import check_corpus
 
 # Set by `make render`: this run makes what the repository shows.
 COMMITTING = "NONLINEARITY_COMMITTING"
+COLD = "cold time"
 
 
 @dataclass
@@ -57,15 +61,29 @@ class Report:
             table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
         return table
 
-    def figure(self, figure, what: str = "") -> None:
-        """Write a figure as PNG and SVG: into figures/ when the committed notebooks are made,
-        else beside the run's tables."""
-        folder = ROOT / "figures" if COMMITTING in os.environ else self.folder
-        for kind in ("png", "svg"):
-            with whole(folder / f"{self.slug}{'_' if what else ''}{what}.{kind}") as part:
-                figure.savefig(
-                    part, metadata={"Date": None} if kind == "svg" else {"Software": None}
-                )
+    def figure(self, figure, what: str = "", alt: str = "") -> None:
+        """Write a figure as PNG and SVG, display it in the notebook as a smaller PNG, and close it.
+
+        The files go into figures/ when the committed notebooks are made, else beside the run's
+        tables. `alt` is one sentence that says what the figure shows, for readers who do not see
+        it. Raises InputError if it is missing while the committed notebooks are made.
+        """
+        committing = COMMITTING in os.environ
+        if committing and not alt.strip():
+            raise InputError(
+                f"figure {what or self.slug!r} has no alternative text: give run.figure an `alt`, "
+                "one sentence that says what the figure shows."
+            )
+        name = f"{self.slug}_{what}" if what else self.slug
+        pictures.save(figure, ROOT / "figures" if committing else self.folder, name)
+        if shell():
+            picture(pictures.screen_png(figure), alt)
+        plt.close(figure)  # or the inline backend would display it a second time
+
+    def brief(self, *sentences: str) -> None:
+        """Answer in three to five computed sentences, in the display that `lib.reports.brief`
+        opened at the top of the notebook. Raises InputError for another number of them."""
+        fill_brief(sentences)
 
     def scorecard(self) -> pd.DataFrame:
         """Every claims.csv found, as one table by paper; written to data/results/scorecard.csv
@@ -88,12 +106,19 @@ class Report:
         """Write claims.csv and show it as a table."""
         return show(self.save(claims.table(found), "claims"))
 
-    def provenance(self, **counts: int) -> str:
-        """Store what this run was beside its results, and say it in one line. `counts` are token
-        counts and the like."""
+    def provenance(self, subject: Subject | None = None, **counts: int) -> str:
+        """Store what this run was beside its results, and say it in one line.
+
+        `subject` tells the precision of the weights, where ORIGIN does not. `counts` are numbers of
+        tokens, documents and the like. The cold time is what the run takes with an empty cache. A
+        stored file that differs in the times alone is left as it is.
+        """
+        precision = str(subject.model.dtype).removeprefix("torch.") if subject else None
+        weights = ORIGIN.get(self.model, precision)
         facts = {
             "profile": self.profile.name,
             "model": self.model,
+            **({"weights": weights} if weights else {}),
             "corpus": self.corpus,
             "seed": self.seed,
             **self.options,
@@ -103,13 +128,18 @@ class Report:
             else f"CPU, {torch.get_num_threads()} threads",
             "python": platform.python_version(),
             **{p: version(p) for p in ("torch", "transformers", "numpy")},
-            "wall": f"{time.time() - self.started:.0f} s (steps found in the cache not repeated)",
         }
-        with whole(self.folder / "provenance.json") as part:
-            part.write_text(json.dumps(facts, indent=1) + "\n")
+        target = self.folder / "provenance.json"
+        stored = json.loads(target.read_text()) if target.exists() else {}
+        took = time.time() - self.started
+        cold = max(took, sum(cache.cold_seconds().values()))
+        timed = facts | {COLD: f"{cold:.0f} s (this run {took:.0f} s)"}
+        if {name: fact for name, fact in stored.items() if name != COLD} != facts:
+            with whole(target) as part:
+                part.write_text(json.dumps(timed, indent=1) + "\n")
         return " · ".join(
             f"{k} {v:,}" if isinstance(v, int) and k != "seed" else f"{k} {v}"
-            for k, v in facts.items()
+            for k, v in timed.items()
         )
 
 
@@ -185,8 +215,8 @@ def domains_named(domains: str | None, reference: str, usual: Collection[str]) -
 
 def _cells() -> list[str]:
     """Source of the cells that this kernel has executed so far; none outside a notebook."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return list(shell.user_ns.get("In", [])) if shell else []
+    notebook = shell()
+    return list(notebook.user_ns.get("In", [])) if notebook else []
 
 
 def check_parameters(cells: list[str]) -> None:
