@@ -16,7 +16,9 @@ from bs4 import BeautifulSoup
 
 from lib.base import DATA, ROOT, InputError
 from lib.reports import extension, pages
+from lib.reports.page import Page
 from lib.reports.papers import PAPERS
+from lib.reports.scorecard import claim_rows, counts, with_pages
 from lib.reports.site import build_site
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -90,7 +92,7 @@ def test_pages_of_papers_say_what_was_found(site, soups):
         assert about.title.split(":")[0] in text and about.asks in text
         assert ("None of it is reproduced here yet." in text) == own.empty
         assert all(" ".join(claim.split()) in text for claim in own.claim)
-        assert own.empty or pages.counts(own) in text
+        assert own.empty or counts(own) in text
 
 
 def test_the_library_page_has_every_public_name(site, soups):
@@ -135,13 +137,13 @@ def test_a_run_in_progress_becomes_a_site_and_grows(tmp_path):
 
 
 def test_claims_are_those_of_the_runs_shown(tmp_path):
-    rows = pages.claim_rows(DATA / "results" / "study")
+    rows = claim_rows(DATA / "results" / "study")
     assert len(rows) and set(rows.profile) == {"study"}
-    shown = [pages.Page("smollm2-135m/01_linear_recoverability", "01 · Linear: how?")]
-    own = pages.with_pages(rows, shown)
+    shown = [Page("smollm2-135m/01_linear_recoverability", "01 · Linear: how?")]
+    own = with_pages(rows, shown)
     assert set(own.notebook) == {"01_linear_recoverability"} and set(own.report) == {"01 · Linear"}
-    other = [pages.Page("tiny-gpt2/01_linear_recoverability", "01")]
-    assert pages.with_pages(rows, other).empty
+    other = [Page("tiny-gpt2/01_linear_recoverability", "01")]
+    assert with_pages(rows, other).empty
 
 
 def test_a_figure_keeps_the_alternative_text_it_was_given():

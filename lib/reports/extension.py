@@ -8,6 +8,7 @@ import nbformat
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 from lib.reports import pages
+from lib.reports.page import Page
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([\w./@+-]+\.(?:ipynb|md|csv|py))(#[^)\s]*)?\)")
 
@@ -65,7 +66,7 @@ def on_source_read(app, docname: str, source: list[str]) -> None:
     path = Path(app.env.doc2path(docname))
     if path.suffix == ".ipynb":
         notebook = nbformat.reads(source[0], as_version=4)
-        title = pages.Page.of(path, Path(app.srcdir)).title
+        title = Page.of(path, Path(app.srcdir)).title
         if readable(notebook, title, path.parent):
             app.env.note_reread()  # what it links to may be there next time
         source[0] = nbformat.writes(notebook)

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from lib.base.errors import InputError
 from lib.base.paths import ROOT
-from lib.reports.pages import Page
+from lib.reports.page import Page
 
 HOME = ROOT / "notebooks"
 """where conf.py and the start page stand"""
