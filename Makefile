@@ -12,7 +12,7 @@ SMOKE := runs/smoke
 OPTIONS := $(if $(MODEL),"model=$(MODEL)") $(if $(CORPUS),"corpus=$(CORPUS)") seed=$(SEED)
 PARAMETERS := -p profile $(PROFILE) -p seed $(SEED) $(if $(MODEL),-p model "$(MODEL)") $(if $(CORPUS),-p corpus "$(CORPUS)")
 
-.PHONY: report test lint lab render notebook bench setup clean
+.PHONY: report test lint lab render notebook site bench setup clean
 
 report: $(READY)  ## the whole series with the laptop profile, into runs/, with an index page
 	$(BIN)/snakemake --cores all --quiet rules host progress --rerun-triggers mtime params --config profile=$(PROFILE) at_once=$(JOBS) $(OPTIONS)
@@ -36,6 +36,9 @@ notebook: $(READY)  ## make notebook N=01 MODEL=gpt2 CORPUS=wikitext-2 PROFILE=l
 render: $(READY)  ## refresh the committed notebooks, and say which changed: make render, or make render N=01
 	$(BIN)/python -m lib.reports.render commit "$(N)"
 
+site: $(READY)  ## the committed notebooks as a static site, into site/
+	$(BIN)/python -m lib.reports.site
+
 bench: $(READY)  ## what the measured pass and the sweep cost, as ratios to plain forward passes
 	$(BIN)/python tests/bench.py
 
@@ -47,4 +50,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs data/cache data/results/smoke data/results/laptop
+	rm -rf $(VENV) runs site notebooks/pages data/cache data/results/smoke data/results/laptop
