@@ -50,4 +50,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs site notebooks/pages data/cache data/results/smoke data/results/laptop
+	rm -rf $(VENV) runs site notebooks/pages data/results/smoke data/results/laptop

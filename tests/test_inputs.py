@@ -8,12 +8,11 @@ import subprocess
 import sys
 import zipfile
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lib.base import DATA, ROOT, InputError, cache, get_profile, sha256, whole
+from lib.base import DATA, ROOT, InputError, get_profile, sha256, whole
 from lib.linear import Moments, rank_profile, recoverability
 from lib.models import as_subject, capture, embedded, load_subject, swap
 from lib.reports import report
@@ -214,49 +213,6 @@ def test_whole_or_nothing(tmp_path):
         part.write_text("half")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_cache_hits_misses_and_heals():
-    calls = []
-
-    def work_of(work):
-        calls.append(work)
-        return {"a": np.arange(1000.0), "n": work}
-
-    step = cache.cached(work_of)
-    assert step({"k": 1}, 5)["n"] == 5 and step({"k": 1}, 6)["n"] == 5 and calls == [5]  # a hit
-    step({"k": 2}, 7)
-    assert calls == [5, 7]  # a changed input misses
-    for path in (cache.CACHE / "results").rglob("output.pkl"):
-        raw = bytearray(path.read_bytes())
-        raw[len(raw) // 2] ^= 1  # one flipped bit in the stored array
-        path.write_bytes(bytes(raw))
-    assert step({"k": 1}, 8)["n"] == 8 and calls == [5, 7, 8]
-    assert step({"k": 1}, 9)["n"] == 8
-    for path in (cache.CACHE / "results").rglob("output.pkl"):
-        path.write_bytes(path.read_bytes()[:40])  # truncated
-    assert step({"k": 1}, 10)["n"] == 10
-
-
-def test_changed_code_misses(tmp_path, monkeypatch):
-    (tmp_path / "pack").mkdir()
-    (tmp_path / "pack" / "__init__.py").write_text("")
-    (tmp_path / "pack" / "low.py").write_text("x = 1")
-    (tmp_path / "pack" / "other.py").write_text("y = 1")
-    (tmp_path / "pack" / "high.py").write_text("from pack.low import x")
-    monkeypatch.syspath_prepend(tmp_path)
-    before = cache.code_digest("pack.high")
-    cache.code_digest.cache_clear()
-    (tmp_path / "pack" / "other.py").write_text("y = 2")
-    assert cache.code_digest("pack.high") == before  # not imported, not part of the key
-    cache.code_digest.cache_clear()
-    (tmp_path / "pack" / "low.py").write_text("x = 2")
-    assert cache.code_digest("pack.high") != before
-
-
-def test_digest_of_tensors_is_by_content():
-    assert cache.digest([torch.ones(3), {"a": 1}]) == cache.digest([torch.ones(3), {"a": 1}])
-    assert cache.digest(torch.ones(3)) != cache.digest(torch.zeros(3))
 
 
 def test_non_finite_weights_name_block_and_token(tiny_windows):

@@ -1,9 +1,9 @@
 """What every room stands on: errors in one sentence, paths, one progress bar, the cache, the
 profiles, argument checks.
 
-The house style of figures (`lib.base.style`) and the cache (`lib.base.cache`) are imported as
-modules; the rest is
-light, so that a plan of runs can be made without loading a deep-learning library."""
+The house style of figures (`lib.base.style`), the cache (`lib.base.cache`) and the loop over cached
+steps (`lib.base.steps`) are imported as modules. All is light, so that a plan of runs can be made
+without loading a deep-learning library."""
 
 from lib.base.bars import progress
 from lib.base.errors import InputError, unknown

@@ -8,10 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "data"
 # Caches can be large; a cluster user points this at scratch space.
-CACHE = Path(os.environ.get("NONLINEARITY_CACHE") or DATA / "cache")
+CACHE = Path(
+    os.environ.get("NONLINEARITY_CACHE") or user_cache_path("nonlinearity-budget", appauthor=False)
+)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from lib.linear.affine import AffineMap, Score, score_rows, svd_ridge
 from lib.linear.baselines import Baselines, trained_baselines
 from lib.linear.curve import RIDGES, LearningCurve, learning_curve, tokens_for
 from lib.linear.descent import OPTIMIZERS, descend, exact_descent
-from lib.linear.domains import agreement, domain_profiles, transfer
+from lib.linear.domains import agreement, domain_intervals, domain_profiles, transfer
 from lib.linear.massive import TokenEnergy, token_energy, token_shares
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
@@ -16,9 +16,10 @@ from lib.linear.reweighing import Reweighted, reweighted
 from lib.linear.survey import (
     Recoverability,
     adjacent_steps,
+    doubling,
     fold_intervals,
     fold_moments,
-    paired_interval,
+    moment_grid,
     recoverability,
 )
 
@@ -38,12 +39,14 @@ __all__ = [
     "adjacent_steps",
     "agreement",
     "descend",
+    "domain_intervals",
     "domain_profiles",
+    "doubling",
     "exact_descent",
     "fold_intervals",
     "fold_moments",
     "learning_curve",
-    "paired_interval",
+    "moment_grid",
     "rank_profile",
     "recoverability",
     "reduced_rank",

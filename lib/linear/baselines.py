@@ -2,17 +2,17 @@
 §5.1, the cautionary note)."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-import torch
 
-from lib.base.cache import cached, digest
-from lib.linear.descent import Rows, descend, exact_descent, stable_rate
+from lib.base.cache import cached
+from lib.linear.descent import descend, exact_descent, stable_rate
 from lib.linear.moments import Moments
 from lib.models.hooks import capture
 from lib.models.subjects import Subject
+from lib.texts.windows import Windows
 
 FAR = [round(10 ** (k / 4)) for k in range(45)]  # steps of exact descent: far beyond any budget
 
@@ -31,61 +31,52 @@ class Baselines:
 
 def trained_baselines(
     subject: Subject,
-    windows: torch.Tensor,
+    windows: Windows,
     blocks: Sequence[int],
     optimizers: Sequence[str],
     steps: int,
     seeds: Sequence[int],
-    held_out: float = 0.2,
+    n_folds: int = 5,
 ) -> Baselines:
-    """Train linear maps of the chosen blocks on the first rows of `windows` [n, seq_len] and follow
-    R² on the held-out last share.
+    """Train linear maps of the chosen blocks on all folds of `windows` but the last and follow R²
+    on that.
 
     The model runs only if some block's result is not in the cache.
     """
     rows = functools.cache(lambda: capture(subject, windows, blocks))
-    found = []
+    held_out, found = windows.held_out(n_folds), []
     for block in blocks:
         key = {
             "subject": subject.key,
-            "windows": digest(windows),
+            "windows": windows.key,
+            "held_out": held_out.numpy(),
             "block": block,
             "optimizers": list(optimizers),
             "steps": steps,
             "seeds": list(seeds),
-            "held_out": held_out,
             "device": subject.device.type,
         }
-        found.append(
-            _of_block(key, (lambda b=block: rows()[b], optimizers, steps, seeds, held_out))
-        )
-    tables = (
-        {name: pd.DataFrame(part[name]).assign(block=b) for name in part}
-        for b, part in zip(blocks, found, strict=True)
-    )
-    frames = list(tables)
-    return Baselines(
-        *(
-            pd.concat([f[name] for f in frames], ignore_index=True)
-            for name in ("curves", "exact", "ceilings")
-        )
-    )
+        work = (lambda b=block: rows()[b], held_out, optimizers, steps, seeds)
+        found.append(_of_block(key, work))
+    tables = {
+        name: [pd.DataFrame(part[name]).assign(block=b) for b, part in zip(blocks, found)]
+        for name in ("curves", "exact", "ceilings")
+    }
+    return Baselines(**{name: pd.concat(t, ignore_index=True) for name, t in tables.items()})
 
 
 @cached
-def _of_block(
-    work: tuple[Callable[[], Rows], Sequence[str], int, Sequence[int], float],
-) -> dict[str, list[dict]]:
-    load, optimizers, steps, seeds, held_out = work
-    x, y = load()
-    cut = round(len(x) * (1 - held_out))
-    seen, rest = (x[:cut], y[:cut]), (x[cut:], y[cut:])
-    train, tail = Moments.of(*seen), Moments.of(*rest)
+def _of_block(work: tuple) -> dict[str, list[dict]]:
+    load, held_out, optimizers, steps, seeds = work
+    x, y = load()  # each [n, seq_len, d]
+    seen = x[~held_out].flatten(0, 1), y[~held_out].flatten(0, 1)
+    rest = x[held_out].flatten(0, 1), y[held_out].flatten(0, 1)
+    train, test = Moments.of(*seen), Moments.of(*rest)
     curves = pd.concat([descend(seen, rest, name, steps, seeds) for name in optimizers])
+    exact = exact_descent(train, test, stable_rate(seen[0]), FAR, seeds[0])
+    ceiling = {"r2_lin": test.score(train.fit()).r2, "condition_number": train.condition_number}
     return {
         "curves": curves.to_dict("records"),
-        "exact": exact_descent(train, tail, stable_rate(seen[0]), FAR, seeds[0]).to_dict("records"),
-        "ceilings": [
-            {"r2_lin": tail.score(train.fit()).r2, "condition_number": train.condition_number}
-        ],
+        "exact": exact.to_dict("records"),
+        "ceilings": [ceiling],
     }

@@ -303,76 +303,52 @@ def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
     return figure
 
 
-def domains_figure(profiles, costs, savings, name: str) -> plt.Figure:
+def domains_figure(profiles, products, name: str) -> plt.Figure:
     """Whipp Figure 5: R²_lin by block on several domains, and on two of them the swap cost and what
     a product branch saves.
 
-    profiles: columns domain, block, r2_lin (last fold), mean, low, high (over folds). costs:
-    columns domain, block, delta_ppl_percent(_low, _high). savings: columns
-    domain, block, saved, saved_low, saved_high (percent).
+    profiles: columns domain, block, mean, low, high (over folds). products: columns domain, block,
+    cost_linear(_low, _high), saved(_low, _high), percent.
     """
     figure, axes = plt.subplots(
         3, 1, figsize=(10.5, 9.4), sharex=True, height_ratios=(1.25, 1, 0.9)
     )
-    looks = {
-        d: {
-            "color": (SUBJECT, *COLOURS)[k % 7],
-            "ls": ("-", "--", ":", "-.")[k % 4],
-            "marker": MARKERS[k % 6],
-            "ms": 4,
-        }
-        for k, d in enumerate(profiles.domain.unique())
-    }
+    colours = dict(zip(profiles.domain.unique(), (SUBJECT, *COLOURS), strict=False))
+    dashes = dict(zip(profiles.domain.unique(), ("-", "--", ":", "-.") * 2, strict=False))
+    markers = dict(zip(profiles.domain.unique(), MARKERS * 2, strict=False))
     for domain, rows in profiles.groupby("domain", sort=False):
+        look = {"color": colours[domain], "ls": dashes[domain], "marker": markers[domain]}
         axes[0].fill_between(
-            rows.block, rows.low, rows.high, color=looks[domain]["color"], alpha=0.13, lw=0
+            rows.block, rows.low, rows.high, color=colours[domain], alpha=0.12, lw=0
         )
-        axes[0].plot(rows.block, rows.r2_lin, color=looks[domain]["color"], lw=0.8, alpha=0.7)
-        axes[0].plot(rows.block, rows["mean"], label=domain, **looks[domain])
-    axes[0].plot([], [], color="#777777", lw=0.8, label="last fold alone")
+        axes[0].plot(rows.block, rows["mean"], label=domain, ms=4, **look)
     axes[0].set(
         ylim=(0, 1.03),
         ylabel=r"$R^2_{\mathrm{lin}}$",
         title=f"{name}: recoverability on several domains",
     )
-    axes[0].legend(loc="lower center", ncols=3, fontsize=9)
-    for k, (domain, rows) in enumerate(costs.groupby("domain", sort=False)):
-        ends = [
-            abs(rows[f"delta_ppl_percent_{end}"] - rows.delta_ppl_percent)
-            for end in ("low", "high")
-        ]
-        axes[1].errorbar(
-            rows.block + 0.12 * k,
-            rows.delta_ppl_percent,
-            ends,
-            capsize=2,
-            elinewidth=1,
-            label=domain,
-            **looks[domain],
-        )
-    axes[1].axhline(0, color="#777777", lw=1)
-    percent_axis(axes[1], [*costs.delta_ppl_percent_low, *costs.delta_ppl_percent_high])
-    axes[1].set(
-        ylabel="ΔPPL of a linear swap",
-        title="Swap cost, each domain with its own maps and held-out text",
-    )
-    axes[1].legend(loc="upper center")
-    for k, (domain, rows) in enumerate(savings.groupby("domain", sort=False)):
-        bars = rows.saved - rows.saved_low, rows.saved_high - rows.saved
-        axes[2].errorbar(
-            rows.block + 0.12 * k,
-            rows.saved,
-            bars,
-            capsize=2,
-            elinewidth=1,
-            label=domain,
-            **looks[domain],
-        )
-    axes[2].axhline(0, color="#777777", lw=1)
-    axes[2].set(
-        ylabel="lower perplexity (%)",
-        title="By how much a rank-16 product branch lowers the perplexity of the swapped model",
-    )
-    axes[2].legend(loc="upper center")
+    axes[0].legend(loc="lower center", ncols=2, fontsize=9)
+    titles = {
+        "cost_linear": "What a linear swap costs, each domain with its own maps and unseen text",
+        "saved": "By how much a rank-16 product branch lowers the swapped model's perplexity",
+    }
+    for ax, (column, title) in zip(axes[1:], titles.items(), strict=True):
+        for k, (domain, rows) in enumerate(products.groupby("domain", sort=False)):
+            ends = [abs(rows[f"{column}_{end}"] - rows[column]) for end in ("low", "high")]
+            ax.errorbar(
+                rows.block + 0.3 * k - 0.15,
+                rows[column],
+                ends,
+                fmt=markers[domain],
+                color=colours[domain],
+                ms=4.5,
+                capsize=2,
+                elinewidth=1,
+                label=domain,
+            )
+        ax.axhline(0, color="#777777", lw=1)
+        percent_axis(ax, [*products[f"{column}_low"], *products[f"{column}_high"]])
+        ax.set(ylabel="ΔPPL" if column == "cost_linear" else "perplexity saved", title=title)
+    axes[1].legend(loc="upper center", fontsize=9)
     block_axis(axes[2], int(profiles.block.max()) + 1)
     return figure

@@ -13,8 +13,8 @@ def curve_figure(table, limits, name: str) -> plt.Figure:
     intervals of their fold means, and the limit at n → ∞ with its own at the right edge.
 
     table: columns block, fold, budget, n_tokens, r2, r2_ridge (LearningCurve.table of each block).
-    limits: columns block, value, low, high (LearningCurve.plain). A panel shows R² down to half
-    under its limit at most; a budget whose R² lies lower leaves it by the bottom edge.
+    limits: columns block, r2_limit, limit_low, limit_high (Recoverability.limits). A panel shows R²
+    down to half under its limit at most; a budget whose R² lies lower leaves it by the bottom edge.
     """
     n_columns = min(len(limits), 3)
     n_rows = -(-len(limits) // n_columns)
@@ -34,7 +34,8 @@ def curve_figure(table, limits, name: str) -> plt.Figure:
         },
     }
     for ax, limit in zip(axes.flat, limits.itertuples()):
-        block, shown = table[table.block == limit.block], [limit.value, limit.low, limit.high]
+        block = table[table.block == limit.block]
+        shown = [limit.r2_limit, limit.limit_low, limit.limit_high]
         n_tokens = block.groupby("budget").n_tokens.mean().to_numpy()
         infinity = n_tokens[-1] * (n_tokens[-1] / n_tokens[0]) ** 0.45
         for k, (column, look) in enumerate(looks.items()):
@@ -46,12 +47,13 @@ def curve_figure(table, limits, name: str) -> plt.Figure:
             at = n_tokens * (1 + 0.07 * k)
             ax.errorbar(at, value, (value - low, high - value), capsize=2, elinewidth=1.1, **look)
             shown += [*low, *high]
-        if np.isfinite(limit.value):
-            ends = np.nan_to_num([[limit.value - limit.low], [limit.high - limit.value]])
-            ax.axhline(limit.value, color=COLOURS[1], lw=1, ls=":")
+        if np.isfinite(limit.r2_limit):
+            below, above = limit.r2_limit - limit.limit_low, limit.limit_high - limit.r2_limit
+            ends = np.nan_to_num([[below], [above]])
+            ax.axhline(limit.r2_limit, color=COLOURS[1], lw=1, ls=":")
             ax.errorbar(
                 [infinity],
-                [limit.value],
+                [limit.r2_limit],
                 ends,
                 color=COLOURS[1],
                 marker="D",
@@ -60,7 +62,7 @@ def curve_figure(table, limits, name: str) -> plt.Figure:
                 elinewidth=1.8,
                 label="limit of both, with its interval",
             )
-        _ranges(ax, np.array(shown, float), limit.value)
+        _ranges(ax, np.array(shown, float), limit.r2_limit)
         ax.axvline((n_tokens[-1] * infinity) ** 0.5, color="#BBBBBB", lw=1)
         _token_axis(ax, n_tokens, infinity)
         ax.set(xlabel="training tokens", title=f"block {limit.block}")

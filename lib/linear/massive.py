@@ -1,17 +1,19 @@
 """Which tokens carry an FFN's output variance, and what is left of R²_lin without the few
 massive ones (beyond Whipp §5.4)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 
-from lib.base.bars import progress
 from lib.base.cache import as_numpy, cached, digest
+from lib.base.steps import Item, each
 from lib.linear.affine import AffineMap
 from lib.models.hooks import forward_body, record
 from lib.models.subjects import Subject
+from lib.texts.windows import Windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,29 +52,31 @@ class TokenEnergy:
 
 def token_energy(
     subject: Subject,
-    windows: torch.Tensor,
+    windows: Windows,
     maps: dict[int, AffineMap],
     means: torch.Tensor,
     batch: int = 16,
 ) -> TokenEnergy:
-    """Measure all blocks on `windows` [n, seq_len] in one pass. means [n_blocks, d]: the mean
+    """Measure all blocks on `windows` in one pass. means [n_blocks, d]: the mean
     output ȳ of each block."""
     subject.check(windows, batch)
     key = {
         "subject": subject.key,
-        "windows": digest(windows),
+        "windows": windows.key,
         "maps": digest([dict(m.state_dict()) for m in maps.values()]),
         "means": digest(means),
         "batch": batch,
         "device": subject.device.type,
     }
-    return TokenEnergy(**_energy(key, (subject, windows, maps, means, batch)))
+    items = [Item(key, (subject, windows, maps, means, batch), len(windows))]
+    (found,) = each(_energy, items, total=len(windows), desc="token by token", unit="window")
+    return TokenEnergy(**found)
 
 
 @cached
-def _energy(work: tuple) -> dict[str, np.ndarray]:
+def _energy(work: tuple, tick: Callable[[int], None]) -> dict[str, np.ndarray]:
     subject, windows, maps, means, batch = work
-    shape = (len(subject), *windows.shape)
+    shape = (len(subject), *windows.tokens.shape)
     found = {name: np.empty(shape) for name in ("deviation", "error", "norm")}
     span = slice(0, 0)
 
@@ -86,24 +90,21 @@ def _energy(work: tuple) -> dict[str, np.ndarray]:
         )
         found["norm"][block, span] = as_numpy(wide.norm(dim=-1))
 
-    with (
-        record(subject, on_ffn=measure),
-        progress(total=len(windows), desc="token by token", unit="window") as bar,
-    ):
+    with record(subject, on_ffn=measure):
         for start in range(0, len(windows), batch):
             span = slice(start, min(start + batch, len(windows)))
-            forward_body(subject, windows[span])
-            bar.update(span.stop - span.start)
+            forward_body(subject, windows.tokens[span])
+            tick(span.stop - span.start)
     return found
 
 
 def token_shares(
-    energy: TokenEnergy, windows: torch.Tensor, tokenizer, block: int, top: int = 8
+    energy: TokenEnergy, windows: Windows, tokenizer, block: int, top: int = 8
 ) -> pd.DataFrame:
     """The token types that carry most of one block's output variance: columns token, count,
     variance_share, share_of_tokens."""
     frame = pd.DataFrame(
-        {"id": windows.flatten().numpy(), "energy": energy.deviation[block].ravel()}
+        {"id": windows.tokens.flatten().numpy(), "energy": energy.deviation[block].ravel()}
     )
     by = frame.groupby("id").energy.agg(["sum", "size"]).nlargest(top, "sum").reset_index()
     return pd.DataFrame(

@@ -1,18 +1,19 @@
 """What the variance-weighted fit hides (beyond Whipp §5.4, §8): outputs weighed alike in every
 direction, and fits without massive tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from lib.base.bars import progress
 from lib.base.cache import cached, digest
 from lib.base.errors import InputError
+from lib.base.steps import Item, each
 from lib.linear.moments import Collector, Moments
 from lib.models.hooks import forward_body, record
 from lib.models.subjects import Subject
+from lib.texts.windows import Windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,15 +28,14 @@ class Reweighted:
 
 def reweighted(
     subject: Subject,
-    windows: torch.Tensor,
+    windows: Windows,
     largest_norm: Sequence[float],
     n_folds: int = 5,
     batch: int = 16,
 ) -> tuple[list[Reweighted], list[Reweighted]]:
-    """One more pass over `windows` [n, seq_len]: for every block its moments without tokens whose
-    output norm exceeds `largest_norm`
-    [n_blocks], and the whole output covariance. Returns (training part, held-out tail), split as in
-    recoverability.
+    """One more pass over `windows`: for every block its moments without tokens whose output norm
+    exceeds `largest_norm` [n_blocks], and the whole output covariance. Returns (all folds but the
+    last, the last fold).
 
     Raises InputError if the limits leave a block without tokens.
     """
@@ -46,43 +46,33 @@ def reweighted(
             f"largest_norm needs one limit for each of the {len(subject)} blocks, not shape "
             f"{tuple(limits.shape)}."
         )
-    if not isinstance(n_folds, int) or not 2 <= n_folds <= len(windows):
-        raise InputError(
-            f"{len(windows)} windows cannot be cut into {n_folds} folds: use at least 2 "
-            "folds and no more than windows."
-        )
-    tail = len(windows.tensor_split(n_folds)[-1])
-    parts = []
-    with progress(
-        total=len(windows), desc="covariances, and fits without massive tokens", unit="window"
-    ) as bar:
-        for part in (windows[:-tail], windows[-tail:]):
-            key = {
-                "subject": subject.key,
-                "windows": digest(part),
-                "limits": digest(limits),
-                "batch": batch,
-                "device": subject.device.type,
-            }
-            found = _part(key, (subject, part, limits, batch, bar))
-            parts.append(
-                [
-                    Reweighted(
-                        Moments.from_state(kept),
-                        Moments.from_state(outputs | {"sxy": outputs["sxx"]}),
-                    )
-                    for kept, outputs in found
-                ]
+    held_out = windows.held_out(n_folds)
+    items = []
+    for part in (windows[~held_out], windows[held_out]):
+        key = {
+            "subject": subject.key,
+            "windows": part.key,
+            "limits": digest(limits),
+            "batch": batch,
+            "device": subject.device.type,
+        }
+        items.append(Item(key, (subject, part, limits, batch), len(part)))
+    title = "covariances, and fits without massive tokens"
+    train, tail = (
+        [
+            Reweighted(
+                Moments.from_state(kept), Moments.from_state(outputs | {"sxy": outputs["sxx"]})
             )
-            bar.update(
-                sum(len(w) for w in (windows[:-tail], windows[-tail:])[: len(parts)]) - bar.n
-            )  # a part from the cache moved no bar
-    return parts[0], parts[1]
+            for kept, outputs in found
+        ]
+        for found in each(_part, items, total=len(windows), desc=title, unit="window")
+    )
+    return train, tail
 
 
 @cached
-def _part(work: tuple) -> list[list[dict]]:
-    subject, windows, limits, batch, bar = work
+def _part(work: tuple, tick: Callable[[int], None]) -> list[list[dict]]:
+    subject, windows, limits, batch = work
     kept, outputs = Collector(), Collector()
 
     def add(block: int, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -92,9 +82,9 @@ def _part(work: tuple) -> list[list[dict]]:
         outputs.add(block, y, y)
 
     with record(subject, on_ffn=add):
-        for chunk in windows.split(batch):
+        for chunk in windows.tokens.split(batch):
             forward_body(subject, chunk)
-            bar.update(len(chunk))
+            tick(len(chunk))
     empty = next((b.index for b in subject.blocks if b.index not in kept.moments), None)
     if empty is not None:
         raise InputError(

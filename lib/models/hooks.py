@@ -10,6 +10,7 @@ from torch import nn
 from lib.base.errors import InputError
 from lib.models.blocks import Block, find_layers
 from lib.models.subjects import Subject
+from lib.texts.windows import Windows
 
 OnFFN = Callable[[int, torch.Tensor, torch.Tensor], None]
 OnResidual = Callable[[int, torch.Tensor], None]
@@ -55,10 +56,11 @@ def _hidden(args: tuple, kwargs: dict) -> torch.Tensor:
 
 @torch.no_grad()
 def capture(
-    subject: Subject, windows: torch.Tensor, blocks: Sequence[int], batch: int = 16
+    subject: Subject, windows: Windows, blocks: Sequence[int], batch: int = 16
 ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-    """All (x, y) rows of a few blocks in memory: {block: (X [n_tokens, d], Y [n_tokens, d])},
-    float32 on the CPU.
+    """All (x, y) rows of a few blocks in memory, window by window.
+
+    Returns {block: (X [n, seq_len, d], Y [n, seq_len, d])}, float32 on the CPU.
 
     For whole-model statistics use moments, which need no rows. Raises InputError for a block that
     does not exist.
@@ -68,18 +70,14 @@ def capture(
     for index in blocks:
         get_block(subject, index)
     rows: dict[int, list] = {i: [] for i in blocks}
-    with record(
-        subject,
-        on_ffn=lambda i, x, y: rows[i].append(
-            (x.flatten(0, -2).to("cpu", copy=True), y.flatten(0, -2).to("cpu", copy=True))
-        ),
-        blocks=blocks,
-    ):
-        for chunk in windows.split(batch):
+
+    def keep(block: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        rows[block].append([side.to("cpu", copy=True) for side in (x, y)])
+
+    with record(subject, on_ffn=keep, blocks=blocks):
+        for chunk in windows.tokens.split(batch):
             forward_body(subject, chunk)
-    return {
-        i: (torch.cat([x for x, _ in r]), torch.cat([y for _, y in r])) for i, r in rows.items()
-    }
+    return {i: tuple(torch.cat(side) for side in zip(*parts)) for i, parts in rows.items()}
 
 
 def get_block(subject: Subject, index: int) -> Block:

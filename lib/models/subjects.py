@@ -22,6 +22,7 @@ from lib.base.names import TINY
 from lib.base.paths import DATA, sha256
 from lib.models.blocks import Block, find_ffn, find_layers
 from lib.models.embedded import smollm2_folder
+from lib.texts.windows import Windows
 
 EMBEDDED = ("smollm2-135m", *TINY)
 # Short names of the papers' subjects on the Hugging Face hub.
@@ -74,42 +75,38 @@ class Subject:
         tree = hashlib.sha256(repr(self.model).encode()).hexdigest()[:8]
         return f"{_tensors_key(self.model)}-{tree}"
 
-    def check(self, windows: torch.Tensor, batch: int = 1) -> None:
-        """Raise InputError unless `windows` are token windows [n, seq_len] that this model can
-        read, `batch` of them at a time."""
+    def check(self, windows: Windows, batch: int = 1) -> None:
+        """Raise InputError unless this model can read `windows`, `batch` of them at a time."""
         if not isinstance(batch, Integral) or batch < 1:
             raise InputError(
                 f"{batch!r} windows in one pass are not possible: use a whole number from 1 up."
             )
-        if not isinstance(windows, torch.Tensor):
+        if not isinstance(windows, Windows):
             raise InputError(
-                "windows must be a tensor of tokens [n, seq_len], not a "
-                f"{type(windows).__name__}: see lib.corpora.windows."
+                f"a {type(windows).__name__} is no sample of windows: cut one with cut_windows, or "
+                "view a tensor of tokens [n, seq_len] with Windows.of."
             )
-        if (
-            windows.dim() != 2
-            or windows.is_floating_point()
-            or not len(windows)
-            or windows.shape[1] < 2
-        ):
+        tokens = windows.tokens
+        if tokens.dim() != 2 or tokens.is_floating_point() or min(tokens.shape) < 1:
             raise InputError(
-                f"windows of shape {tuple(windows.shape)} and type {windows.dtype} cannot be "
-                "read: give integer tokens [n, seq_len], "
-                "at least one window of two tokens."
+                f"windows of shape {tuple(tokens.shape)} and type {tokens.dtype} cannot be read: "
+                "give integer tokens [n, seq_len], at least one window."
             )
+        if tokens.shape[1] < 2:
+            raise InputError("windows of one token have no next token: use two or more.")
         config = self.model.config.get_text_config()
         context = getattr(config, "max_position_embeddings", None) or getattr(
             config, "n_positions", None
         )
-        if context and windows.shape[1] > context:
+        if context and windows.seq_len > context:
             raise InputError(
-                f"windows of {windows.shape[1]} tokens exceed the context of {self.name}, "
+                f"windows of {windows.seq_len} tokens exceed the context of {self.name}, "
                 f"{context}: use a smaller seq_len."
             )
         vocabulary = self.model.get_input_embeddings().num_embeddings
-        if windows.min() < 0 or windows.max() >= vocabulary:
+        if tokens.min() < 0 or tokens.max() >= vocabulary:
             raise InputError(
-                f"token {int(windows.max())} is not in the {vocabulary:,} tokens of "
+                f"token {int(tokens.max())} is not in the {vocabulary:,} tokens of "
                 f"{self.name}: use its own tokenizer."
             )
 
@@ -117,10 +114,8 @@ class Subject:
         return len(self.blocks)
 
     def __repr__(self) -> str:
-        n, ffn = (
-            sum(p.numel() for p in self.model.parameters()),
-            sum(b.n_params for b in self.blocks),
-        )
+        n = sum(p.numel() for p in self.model.parameters())
+        ffn = sum(b.n_params for b in self.blocks)
         return (
             f"Subject({self.name}: {type(self.model).__name__}, {len(self)} blocks, d_model "
             f"{self.d_model}, "

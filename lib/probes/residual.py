@@ -1,17 +1,17 @@
 """What the linear map leaves over: is it a low-order product (Whipp §5.3)? Gains of product
 branches on a frozen closed-form map."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 
-from lib.base.bars import progress
 from lib.base.cache import as_numpy, cached
 from lib.base.checks import check_fits
 from lib.base.errors import unknown
+from lib.base.steps import Item, each
 from lib.linear.affine import AffineMap
 from lib.probes.products import BILINEAR, Layout, PolyLinear, products
 from lib.probes.rows import BlockRows
@@ -26,15 +26,12 @@ class ResidualProbes:
     """Product branches fitted on frozen closed-form maps."""
 
     table: pd.DataFrame
-    """one row a block and seed: r2_lin, gain (best checkpoint on the held-out tail, so never
-    negative: the paper's), gain_unseen (the
-    checkpoint chosen on every other held-out window and scored on the rest, both ways) with a 95%
-    bootstrap interval over windows,
-    best_step, seconds (the fit alone), gate (mean exp(quad_scale) at the best checkpoint),
-    massive_share (of the held-out error saved, what
-    is saved on tokens whose output norm exceeds MASSIVE times the median), ordinary_share (of the
-    residual on all other tokens, what the
-    branch recovers)"""
+    """one row a block and seed: r2_lin, gain (checkpoint chosen on the windows that score it, so
+    never negative: the paper's), gain_unseen (chosen on one half of the held-out documents and
+    scored on the other, both ways) with a 95% bootstrap interval over documents, best_step, seconds
+    (the fit alone), gate (mean exp(quad_scale) at the best checkpoint), massive_share (of the
+    held-out error saved, what is saved on tokens whose output norm exceeds MASSIVE times the
+    median), ordinary_share (of the residual on all other tokens, what the branch recovers)"""
     curves: pd.DataFrame
     """columns block, seed, step, seconds, gate, gain: each fit along its checkpoints"""
     modules: dict[tuple[int, int], PolyLinear]
@@ -67,55 +64,54 @@ def residual_probes(
     )  # a rank that cannot be is refused before the model runs
     blocks = rows.blocks if blocks is None else list(blocks)
     tables, curves, modules, maps = [], [], {}, {}
-    with progress(
-        total=len(blocks) * len(seeds) * steps, desc=f"products on residuals, {solver}", unit="step"
-    ) as bar:
-        for done, block in enumerate(blocks, 1):
-            key = {
-                **rows.key(block),
-                "seeds": list(seeds),
-                "solver": solver,
-                "layout": [list(term) for term in layout],
-                "steps": steps,
-            }
-            found = _of_block(key, (rows, block, list(seeds), solver, layout, steps, bar))
-            maps[block] = AffineMap(
-                torch.from_numpy(found["weight"]), torch.from_numpy(found["bias"])
+    items = []
+    for block in blocks:
+        key = {
+            **rows.key(block),
+            "seeds": list(seeds),
+            "solver": solver,
+            "layout": [list(term) for term in layout],
+            "steps": steps,
+        }
+        work = (rows, block, list(seeds), solver, layout, steps)
+        items.append(Item(key, work, len(seeds) * steps))
+    title, n = f"products on residuals, {solver}", len(blocks) * len(seeds) * steps
+    fits = each(_of_block, items, total=n, desc=title, unit="step")
+    for block, found in zip(blocks, fits, strict=True):
+        maps[block] = AffineMap(torch.from_numpy(found["weight"]), torch.from_numpy(found["bias"]))
+        for fit, share in zip(found["paths"], found["tokens"], strict=True):
+            path = Path(**fit)
+            tables.append(
+                {
+                    "block": block,
+                    "seed": path.seed,
+                    "r2_lin": found["r2_lin"],
+                    **_gains(path, found["deviation"], found["document"]),
+                    **share,
+                }
             )
-            for fit, share in zip(found["paths"], found["tokens"], strict=True):
-                path = Path(**fit)
-                tables.append(
+            gain = (path.errors[0].sum() - np.array([e.sum() for e in path.errors])) / found[
+                "deviation"
+            ].sum()
+            curves.append(
+                pd.DataFrame(
                     {
                         "block": block,
                         "seed": path.seed,
-                        "r2_lin": found["r2_lin"],
-                        **_gains(path, found["deviation"]),
-                        **share,
+                        "step": path.step,
+                        "seconds": path.seconds,
+                        "gate": path.gate,
+                        "gain": gain,
                     }
                 )
-                gain = (path.errors[0].sum() - np.array([e.sum() for e in path.errors])) / found[
-                    "deviation"
-                ].sum()
-                curves.append(
-                    pd.DataFrame(
-                        {
-                            "block": block,
-                            "seed": path.seed,
-                            "step": path.step,
-                            "seconds": path.seconds,
-                            "gate": path.gate,
-                            "gain": gain,
-                        }
-                    )
-                )
-                modules[block, path.seed] = _module(maps[block], layout, path)
-            bar.update(done * len(seeds) * steps - bar.n)  # a block from the cache moved no bar
+            )
+            modules[block, path.seed] = _module(maps[block], layout, path)
     return ResidualProbes(pd.DataFrame(tables), pd.concat(curves, ignore_index=True), modules, maps)
 
 
 @cached
-def _of_block(work: tuple) -> dict:
-    rows, block, seeds, solver, layout, steps, bar = work
+def _of_block(work: tuple, tick: Callable[[], None]) -> dict:
+    rows, block, seeds, solver, layout, steps = work
     split = rows(block)
     affine, score = split.closed_form()
     left = lambda x, y: (y.double() - affine(x.double())).to(y.dtype)  # noqa: E731
@@ -123,7 +119,7 @@ def _of_block(work: tuple) -> dict:
         split.x, left(split.x, split.y), split.x_test, left(split.x_test, split.y_test)
     )
     paths = (
-        [fit_adamw(residual, layout, s, steps, bar=bar) for s in seeds]
+        [fit_adamw(residual, layout, s, steps, tick=tick) for s in seeds]
         if solver == "adamw"
         else fit_direct(residual, layout, seeds, steps)
     )
@@ -137,6 +133,7 @@ def _of_block(work: tuple) -> dict:
         "paths": [asdict(path) for path in paths],
         "r2_lin": score.r2,
         "deviation": as_numpy(split.deviation()),
+        "document": split.document,
         "tokens": shares,
         "weight": as_numpy(affine.weight.float()),
         "bias": as_numpy(affine.bias.float()),
@@ -168,19 +165,23 @@ def _module(affine: AffineMap, layout: Layout, path: Path) -> PolyLinear:
     return module.eval()
 
 
-def _gains(path: Path, deviation: np.ndarray, resamples: int = 2000) -> dict:
-    """Gains of one path: on the windows it was stopped on, and on windows it was not (nan with a
-    single held-out window)."""
+def _gains(
+    path: Path, deviation: np.ndarray, document: np.ndarray, resamples: int = 2000
+) -> dict[str, float]:
+    """Gains of one path: on the windows it was stopped on, and on documents it was not stopped on
+    (nan with a single held-out document), with a bootstrap over documents."""
     errors = np.stack(path.errors)  # [n_checkpoints, n_windows]
     best = int(errors.sum(1).argmin())
-    even = np.arange(errors.shape[1]) % 2 == 0
-    saved = np.full(
-        errors.shape[1], np.nan
-    )  # error saved on each window by the checkpoint chosen on the other half
-    for half in (even, ~even) if len(even) > 1 else ():
+    _, index = np.unique(document, return_inverse=True)
+    even = index % 2 == 0
+    # Error saved on each window by the checkpoint chosen on the other half of the documents.
+    saved = np.full(errors.shape[1], np.nan)
+    for half in (even, ~even) if index.max() else ():
         saved[half] = (errors[0] - errors[int(errors[:, ~half].sum(1).argmin())])[half]
-    draws = np.random.default_rng(path.seed).integers(len(saved), size=(resamples, len(saved)))
-    low, high = np.quantile(saved[draws].sum(1) / deviation[draws].sum(1), [0.025, 0.975])
+    by_document = np.stack([np.bincount(index, part) for part in (saved, deviation)])
+    n = by_document.shape[1]
+    draws = by_document[:, np.random.default_rng(path.seed).integers(n, size=(resamples, n))]
+    low, high = np.quantile(draws[0].sum(1) / draws[1].sum(1), [0.025, 0.975])
     return {
         "gain": (errors[0].sum() - errors[best].sum()) / deviation.sum(),
         "gain_unseen": saved.sum() / deviation.sum(),

@@ -9,7 +9,7 @@ squares gives for the factors found.
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,13 +102,13 @@ def fit_adamw(
     batch: int = 256,
     lr: float = 1e-3,
     every: int = 100,
-    bar=None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Path:
     """The paper's way: AdamW at a constant rate on factors, output map and gate, gradients clipped
     to norm 1, checked every `every` steps.
 
-    The paper gives 8,000 steps; batch size, rate and initial weights are ours (those of
-    PolyLinear).
+    The paper gives 8,000 steps; batch size, rate, no weight decay and the initial weights (those of
+    PolyLinear) are ours.
     """
     device = rows.x.device
     model = PolyLinear(rows.x.shape[1], rows.left.shape[1], layout, seed).to(device)
@@ -116,7 +116,7 @@ def fit_adamw(
         _start(rows, model, seed),
         {"factors": model.factors, "out": model.out, "quad_scale": model.quad_scale},
     )
-    optimizer = torch.optim.AdamW(branch.values(), lr=lr)
+    optimizer = torch.optim.AdamW(branch.values(), lr=lr, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
     predict = lambda x: model.quad_scale.exp() * (products(x @ model.factors, layout) @ model.out)  # noqa: E731
     spent = 0.0
@@ -138,8 +138,7 @@ def fit_adamw(
                     _by_window(predict(rows.x_test) - rows.left_test),
                     branch,
                 )
-        if bar is not None:
-            bar.update()
+        tick()
     return path
 
 
@@ -194,9 +193,11 @@ def fit_direct(
     )  # error in the directions that are not followed
 
     n_products, width = sum(r for _, r in layout), models[0].factors.shape[1]
-    w = (
-        torch.cat([model.factors for model in models], 1) / 150
-    )  # [d, seeds · width]; 150 is ours: products start near 1e-4
+    # Ours: products start near 1e-4 whatever their degree, so each factor takes its share of that.
+    start = torch.cat(
+        [torch.full((degree * rank,), 150 ** (-2 / degree)) for degree, rank in layout]
+    ).to(device)
+    w = torch.cat([model.factors * start for model in models], 1)  # [d, seeds · width]
     p = torch.zeros(len(seeds), n_products, target.shape[1], device=device)
     states = [
         (w, torch.zeros_like(w), torch.zeros_like(w), 1.0),

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,7 @@ from lib.reports import pictures
 from lib.reports.display import fill_brief, picture, shell, show
 from lib.stats import claims
 from lib.texts.corpora import check_corpus
+from lib.texts.windows import Windows, cut_windows
 
 # Set by `make render`: this run makes what the repository shows.
 COMMITTING = "NONLINEARITY_COMMITTING"
@@ -54,6 +55,26 @@ class Report:
             f"+{name}={slugify(str(value))}" for name, value in self.options.items()
         )
         return DATA / "results" / self.profile.name / run / self.slug
+
+    def windows(
+        self,
+        documents: Sequence[str],
+        tokenizer,
+        n_tokens: int | None = None,
+        name: str | None = None,
+        evenly: bool = False,
+    ) -> Windows:
+        """A sample of `documents` in windows, as this run's profile and seed draw it.
+
+        All windows unless `n_tokens` says how many to take; `evenly`: alike of every document, for
+        perplexities. In a profile that keeps the corpus' order the windows are its first. `name`
+        is the corpus' name, if it is not that of the run.
+        """
+        ordered = self.profile.in_order
+        seed = None if ordered else self.seed
+        name = name or self.corpus
+        cut = cut_windows(documents, tokenizer, self.profile.seq_len, seed, name)
+        return cut if n_tokens is None else cut.take(n_tokens, evenly and not ordered)
 
     def save(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
         """Write a table as <name>.csv among the results and hand it back."""
@@ -106,13 +127,20 @@ class Report:
         """Write claims.csv and show it as a table."""
         return show(self.save(claims.table(found), "claims"))
 
-    def provenance(self, subject: Subject | None = None, **counts: int) -> str:
+    def provenance(self, subject: Subject | None = None, **counts: int | Windows) -> str:
         """Store what this run was beside its results, and say it in one line.
 
-        `subject` tells the precision of the weights, where ORIGIN does not. `counts` are numbers of
-        tokens, documents and the like. The cold time is what the run takes with an empty cache. A
-        stored file that differs in the times alone is left as it is.
+        `subject` tells the precision of the weights, where ORIGIN does not. `counts` are samples of
+        text, told by their tokens and documents, or numbers. The cold time is what the run takes
+        with an empty cache. A stored file that differs in the times alone is left as it is.
         """
+        for name, sample in list(counts.items()):
+            if isinstance(sample, Windows):
+                counts |= {
+                    f"{name}_tokens": sample.n_tokens,
+                    f"{name}_documents": sample.n_documents,
+                }
+                del counts[name]
         precision = str(subject.model.dtype).removeprefix("torch.") if subject else None
         weights = ORIGIN.get(self.model, precision)
         facts = {

@@ -3,13 +3,16 @@ healing (Whipp §5.6)."""
 
 from lib.swaps.healing import heal, residual_streams
 from lib.swaps.losses import next_token_losses, perplexity, token_losses
+from lib.swaps.products import ProductCosts, product_costs
 from lib.swaps.sweep import delta_ppl, swap_sweep
 
 __all__ = [
+    "ProductCosts",
     "delta_ppl",
     "heal",
     "next_token_losses",
     "perplexity",
+    "product_costs",
     "residual_streams",
     "swap_sweep",
     "token_losses",

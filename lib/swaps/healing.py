@@ -3,24 +3,25 @@ frozen (Whipp §3.3, §5.6)."""
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 
 import torch
 from torch import nn
 
-from lib.base.bars import progress
-from lib.base.cache import as_numpy, cached, code_digest, digest
+from lib.base.cache import as_numpy, cached, digest
 from lib.base.checks import check_fits
 from lib.base.errors import InputError
+from lib.base.steps import Item, each
 from lib.linear.affine import AffineMap
 from lib.models.hooks import forward_body, get_block, record, resume, swap
 from lib.models.subjects import Subject
-from lib.swaps.sweep import is_known
+from lib.swaps.sweep import code_of, is_known
+from lib.texts.windows import Windows
 
 
 def residual_streams(
-    subject: Subject, windows: torch.Tensor, blocks: Sequence[int], batch: int = 16
+    subject: Subject, windows: Windows, blocks: Sequence[int], batch: int = 16
 ) -> dict[int, torch.Tensor]:
     """The residual stream that enters each of `blocks` on `windows` [n, seq_len]: {block: [n,
     seq_len, d_model]}, on the CPU.
@@ -35,14 +36,14 @@ def residual_streams(
         on_residual=lambda i, h: streams[i].append(h.to("cpu", copy=True)),
         blocks=list(streams),
     ):
-        for chunk in windows.split(batch):
+        for chunk in windows.tokens.split(batch):
             forward_body(subject, chunk)
     return {i: torch.cat(parts) for i, parts in streams.items()}
 
 
 def heal(
     subject: Subject,
-    windows: torch.Tensor,
+    windows: Windows,
     modules: Mapping[tuple, nn.Module],
     steps: int,
     lr: float = 1e-4,
@@ -51,7 +52,7 @@ def heal(
     """Heal each module on its own: {(block, name, seed): module} -> the same keys with fine-tuned
     copies (Whipp §4: 200 steps, lr 1e-4).
 
-    `windows` [n, seq_len] are training text. AdamW without weight decay on `batch` windows a step;
+    `windows` are training text. AdamW without weight decay on `batch` windows a step;
     the seed sets their order, so all
     modules of one seed see the same text. Optimizer and batch are ours. A module may be the block's
     own FFN: that is the
@@ -68,36 +69,27 @@ def heal(
     streams = functools.cache(
         lambda: residual_streams(subject, windows, blocks)
     )  # only if something is not in the cache
-    with progress(
-        total=len(modules) * steps, desc=f"healing {len(modules)} layers", unit="step"
-    ) as bar:
-        for done, ((block, name, seed), module) in enumerate(modules.items(), 1):
-            layer = trainable(module)
-            code = sorted(
-                {
-                    code_digest(type(part).__module__)
-                    for part in layer.modules()
-                    if type(part).__module__.startswith("lib.")
-                }
-            )
-            key = {
-                "subject": subject.key,
-                "windows": digest(windows),
-                "block": block,
-                "module": digest((repr(layer), dict(layer.state_dict()))),
-                "code": code,
-                "steps": steps,
-                "lr": lr,
-                "batch": batch,
-                "seed": seed,
-                "device": subject.device.type,
-            }
-            state = (_heal if is_known(layer) else lambda _, work: _heal.__wrapped__(work))(
-                key, (subject, windows, block, layer, streams, steps, lr, batch, seed, bar)
-            )
-            layer.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
-            healed[block, name, seed] = layer.requires_grad_(False).eval()
-            bar.update(done * steps - bar.n)  # a result from the cache moved no bar
+    layers, items = {where: trainable(module) for where, module in modules.items()}, []
+    for (block, _, seed), layer in layers.items():
+        key = {
+            "subject": subject.key,
+            "windows": windows.key,
+            "block": block,
+            "module": digest((repr(layer), dict(layer.state_dict()))),
+            "code": code_of(layer),
+            "steps": steps,
+            "lr": lr,
+            "batch": batch,
+            "seed": seed,
+            "device": subject.device.type,
+        }
+        work = (subject, windows, block, layer, streams, steps, lr, batch, seed)
+        items.append(Item(key, work, steps, is_known(layer)))
+    title = f"healing {len(layers)} layers"
+    states = each(_heal, items, total=len(layers) * steps, desc=title, unit="step")
+    for (where, layer), state in zip(layers.items(), states, strict=True):
+        layer.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
+        healed[where] = layer.requires_grad_(False).eval()
     return healed
 
 
@@ -111,8 +103,8 @@ def trainable(module: nn.Module) -> nn.Module:
 
 
 @cached
-def _heal(work: tuple) -> dict:
-    subject, windows, block, layer, streams, steps, lr, batch, seed, bar = work
+def _heal(work: tuple, tick: Callable[[], None]) -> dict:
+    subject, windows, block, layer, streams, steps, lr, batch, seed = work
     layer = copy.deepcopy(layer).to(subject.device)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=lr, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
@@ -124,7 +116,7 @@ def _heal(work: tuple) -> dict:
         ]
     )
     for chosen in order[: steps * batch].split(batch):
-        tokens = windows[chosen].to(subject.device)
+        tokens = windows.tokens[chosen].to(subject.device)
         with (
             resume(subject, block, hidden[chosen].to(subject.device)),
             swap(subject.blocks[block], layer),
@@ -136,7 +128,7 @@ def _heal(work: tuple) -> dict:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        bar.update()
+        tick()
     if not all(torch.isfinite(p).all() for p in layer.parameters()):
         raise InputError(f"healing block {block} diverged (lr {lr}): use a smaller learning rate.")
     return {k: as_numpy(v) for k, v in layer.state_dict().items()}

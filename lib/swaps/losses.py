@@ -1,11 +1,11 @@
-"""Per-token losses, perplexity, and the swap sweep: what replacing one FFN costs, for every
-block."""
+"""Per-token losses and perplexity (Balogh §3.2)."""
 
 import numpy as np
 import torch
 
 from lib.base.errors import InputError
 from lib.models.subjects import Subject
+from lib.texts.windows import Windows
 
 
 def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor, chunk: int = 128) -> torch.Tensor:
@@ -24,11 +24,10 @@ def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor, chunk: int = 1
 
 
 @torch.no_grad()
-def token_losses(subject: Subject, windows: torch.Tensor, batch: int = 16) -> torch.Tensor:
-    """Losses of the model as it stands on `windows` [n, seq_len]: float64 [n, seq_len-1], nats,
-    on the CPU."""
+def token_losses(subject: Subject, windows: Windows, batch: int = 16) -> torch.Tensor:
+    """Losses of the model as it stands on `windows`: float64 [n, seq_len-1], nats, on the CPU."""
     subject.check(windows, batch)
-    return torch.cat([_losses(subject, chunk) for chunk in windows.split(batch)])
+    return torch.cat([_losses(subject, chunk) for chunk in windows.tokens.split(batch)])
 
 
 def _losses(subject: Subject, tokens: torch.Tensor) -> torch.Tensor:

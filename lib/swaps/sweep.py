@@ -1,20 +1,21 @@
-"""Per-token losses, perplexity, and the swap sweep: what replacing one FFN costs, for every
-block."""
+"""The swap sweep: what replacing one FFN costs, for every block (Whipp §5.6)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import nn
 
-from lib.base.bars import progress
-from lib.base.cache import as_numpy, cached, code_digest, digest
+from lib.base.cache import as_numpy, cached, digest
+from lib.base.code import code_digest
 from lib.base.errors import InputError
+from lib.base.steps import Item, each
 from lib.models.hooks import get_block, record, resume, swap
 from lib.models.subjects import Subject
+from lib.stats.intervals import clustered
 from lib.swaps.losses import _losses, perplexity
+from lib.texts.windows import Windows
 
 Swap = int | tuple
 """what stands where: a block, or (block, ...) where several modules are tried in one block's
@@ -26,52 +27,36 @@ def _block(swap: Swap) -> int:
 
 
 def swap_sweep(
-    subject: Subject, windows: torch.Tensor, maps: Mapping[Swap, nn.Module], batch: int = 8
+    subject: Subject, windows: Windows, maps: Mapping[Swap, nn.Module], batch: int = 8
 ) -> tuple[np.ndarray, dict[Swap, np.ndarray]]:
     """Losses with no swap, and with each module in its block's place in turn: (base, {swap:
     losses}), each [n, seq_len-1].
 
     `maps` is keyed by block, or by (block, anything else) to try several modules in one place. One
     plain forward pass per batch records the residual stream at every block; each swapped evaluation
-    resumes there, so the
-    prefix of the network is never repeated. Each batch is cached when it is done, so a killed sweep
-    resumes.
+    resumes there, so the prefix of the network is never repeated. Each batch is cached when it is
+    done, so a killed sweep resumes.
     """
     subject.check(windows, batch)
     maps = {key: maps[key] for key in sorted(maps, key=_block) if get_block(subject, _block(key))}
     # A module is more than its weights: only what is built of parts of torch, transformers and this
     # package is cached.
-    measure = (
-        _sweep_batch
-        if all(map(is_known, maps.values()))
-        else lambda _, work: _sweep_batch.__wrapped__(work)
-    )
+    keep = all(map(is_known, maps.values()))
     weights = digest([(repr(m), dict(m.state_dict())) for m in maps.values()])
-    code = sorted(
-        {
-            code_digest(type(part).__module__)
-            for m in maps.values()
-            for part in m.modules()
-            if type(part).__module__.startswith("lib.")
+    code = sorted({d for m in maps.values() for d in code_of(m)})
+    items = []
+    for chunk in windows.tokens.split(batch):
+        key = {
+            "subject": subject.key,
+            "windows": digest(chunk),
+            "blocks": list(map(_block, maps)),
+            "maps": weights,
+            "code": code,
+            "device": subject.device.type,
         }
-    )
-    rows = []
-    with progress(
-        total=len(windows) * len(maps), desc=f"{len(maps)} swaps in turn", unit="window"
-    ) as bar:
-        for chunk in windows.split(batch):
-            key = {
-                "subject": subject.key,
-                "windows": digest(chunk),
-                "blocks": list(map(_block, maps)),
-                "maps": weights,
-                "code": code,
-                "device": subject.device.type,
-            }
-            rows.append(measure(key, (subject, chunk, maps, bar)))
-            bar.update(
-                sum(len(r["base"]) for r in rows) * len(maps) - bar.n
-            )  # a batch from the cache moved no bar
+        items.append(Item(key, (subject, chunk, maps), len(chunk) * len(maps), keep))
+    title, n = f"{len(maps)} swaps in turn", len(windows) * len(maps)
+    rows = list(each(_sweep_batch, items, total=n, desc=title, unit="window"))
     base = np.concatenate([r["base"] for r in rows])
     return base, {key: np.concatenate([r["losses"][k] for r in rows]) for k, key in enumerate(maps)}
 
@@ -84,10 +69,16 @@ def is_known(module: nn.Module) -> bool:
     )
 
 
+def code_of(module: nn.Module) -> list[str]:
+    """Digests of the code of the parts of `module` that are this package's own."""
+    kinds = {type(part) for part in module.modules() if type(part).__module__.startswith("lib.")}
+    return sorted(map(code_digest, kinds))
+
+
 @cached
 @torch.no_grad()
-def _sweep_batch(work: tuple) -> dict:
-    subject, tokens, maps, bar = work
+def _sweep_batch(work: tuple, tick: Callable[[int], None]) -> dict:
+    subject, tokens, maps = work
     residual: dict[int, torch.Tensor] = {}
     with record(subject, on_residual=residual.__setitem__, blocks=sorted(set(map(_block, maps)))):
         base = _losses(subject, tokens)
@@ -96,26 +87,32 @@ def _sweep_batch(work: tuple) -> dict:
         i = _block(key)
         with resume(subject, i, residual[i]), swap(subject.blocks[i], module):
             losses.append(as_numpy(_losses(subject, tokens)))
-        bar.update(len(tokens))
+        tick(len(tokens))
     return {"base": as_numpy(base), "losses": losses}
 
 
 def delta_ppl(
     base: np.ndarray,
     swapped: Mapping[Swap, np.ndarray],
+    document: np.ndarray | torch.Tensor,
     level: float = 0.95,
     names: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Cost of each swap: columns block (and `names` for the rest of a longer key), ppl, delta_ppl,
-    delta_ppl_percent and a paired interval of the percentage.
+    delta_ppl_percent and its interval (_low, _high).
 
-    The interval is a t-interval of the mean loss difference over windows (tokens in a window are
-    dependent, windows much
-    less so), carried through exp: ΔPPL in percent is 100 (exp(mean Δ) - 1).
+    base and the losses are [n, seq_len-1] on the same windows, `document` [n] says where each was
+    cut. The interval is that of the mean loss difference, paired over tokens and clustered by
+    document, carried through exp: ΔPPL in percent is 100 (exp(mean Δ) - 1).
     """
     if not 0 < level < 1:
         raise InputError(f"level {level} is no share: use one between 0 and 1, for example 0.95.")
-    base_ppl, rows = perplexity(base), []
+    if len(document) != len(base):
+        raise InputError(
+            f"{len(document)} documents do not fit losses of {len(base)} windows: give the "
+            "`document` of the windows that were measured."
+        )
+    rows = []
     for key, losses in swapped.items():
         if np.shape(losses) != np.shape(base):
             raise InputError(
@@ -123,22 +120,16 @@ def delta_ppl(
                 f"{np.shape(base)}: measure both on the same windows."
             )
         where = dict(zip(["block", *names], key if isinstance(key, tuple) else (key,), strict=True))
-        per_window = (losses - base).mean(1)
-        mean, n = per_window.mean(), len(per_window)
-        half = (
-            stats.t.ppf((1 + level) / 2, n - 1) * per_window.std(ddof=1) / np.sqrt(n)
-            if n > 1
-            else np.inf
-        )
-        percent = [100 * np.expm1(m) for m in (mean, mean - half, mean + half)]
+        mean = clustered((losses - base).mean(1), document, level)
+        percent = {end: 100 * np.expm1(getattr(mean, end)) for end in ("value", "low", "high")}
         rows.append(
             {
                 **where,
                 "ppl": perplexity(losses),
-                "delta_ppl": perplexity(losses) - base_ppl,
-                "delta_ppl_percent": percent[0],
-                "delta_ppl_percent_low": percent[1],
-                "delta_ppl_percent_high": percent[2],
+                "delta_ppl": perplexity(losses) - perplexity(base),
+                "delta_ppl_percent": percent["value"],
+                "delta_ppl_percent_low": percent["low"],
+                "delta_ppl_percent_high": percent["high"],
             }
         )
     return pd.DataFrame(rows)

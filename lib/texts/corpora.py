@@ -1,4 +1,4 @@
-"""Text by name, and its non-overlapping token windows.
+"""Text by name.
 
 Every corpus has two disjoint parts, cut between documents before any tokenizer sees them: `fit`
 (activations, training) and `eval` (perplexity). Where a dataset has its own train and test splits
@@ -10,12 +10,9 @@ import os
 import re
 import sqlite3
 import sysconfig
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import torch
 
 from lib.base.errors import InputError, unknown
 from lib.base.paths import DATA
@@ -143,33 +140,3 @@ def _parts(name: str, loaded: list[str] | tuple[list[str], list[str]]) -> Corpus
             "split into a fit and an eval part: give a text of at least 20,000 characters."
         )
     return Corpus(Path(name).stem, *(parts if len(parts) == 2 else cut(*parts)))
-
-
-def windows(
-    documents: Iterable[str], tokenizer, n_tokens: int, seq_len: int, what: str = "this corpus"
-) -> torch.Tensor:
-    """The first `n_tokens` tokens of the joined documents as non-overlapping windows: LongTensor
-    [n_tokens//seq_len, seq_len].
-
-    Documents are tokenized only as far as needed. Raises InputError when there are fewer tokens
-    than asked for.
-    """
-    if seq_len < 2 or n_tokens < seq_len:
-        raise InputError(
-            f"{n_tokens} tokens in windows of {seq_len} make no window: ask for at least one "
-            "window of two tokens."
-        )
-    documents = [documents] if isinstance(documents, str) else documents
-    ids: list[int] = []
-    wanted = n_tokens // seq_len * seq_len
-    for document in documents:
-        if len(ids) >= wanted:
-            break
-        # Very long texts only warn about the model's context length, which windows never reach.
-        ids += tokenizer(document + "\n\n", add_special_tokens=False, verbose=False)["input_ids"]
-    if len(ids) < wanted:
-        raise InputError(
-            f"{what} has {len(ids):,} tokens but {n_tokens:,} were asked for: choose a "
-            "smaller profile or a longer corpus."
-        )
-    return torch.tensor(ids[:wanted]).view(-1, seq_len)

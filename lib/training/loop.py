@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 from lib.base.bars import progress
 from lib.base.paths import DATA, whole
 from lib.swaps.losses import next_token_losses
-from lib.texts.corpora import load_corpus, windows
+from lib.texts.corpora import load_corpus
+from lib.texts.windows import Windows, cut_windows
 
 _WIDTH, _BLOCKS, _HEADS, _CONTEXT = 128, 6, 4, 256
 FAMILIES = {
@@ -95,16 +96,15 @@ def train_tokenizer(documents: list[str], vocab_size: int = 4096) -> PreTrainedT
 
 def train(
     model: PreTrainedModel,
-    data: torch.Tensor,
-    held_out: torch.Tensor,
+    data: Windows,
+    held_out: Windows,
     run: TrainingRun,
     every: int = 100,
     look: Callable[[int], None] | None = None,
     at: Collection[int] = (),
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """Train `model` in place on windows `data` [n, seq_len] by AdamW; same seed, same machine, same
-    weights.
+    """Train `model` in place on windows `data` by AdamW; same seed, same machine, same weights.
 
     `look(step)` is called after each step in `at` (0: before the first) and may run the model, but
     must not change it. Returns the loss curve: columns step, train_loss (mean since the last row),
@@ -130,7 +130,8 @@ def train(
     for step in progress(
         range(1, run.steps + 1), desc=f"training {type(model).__name__}", unit="step", disable=quiet
     ):
-        batch = data[torch.randint(len(data), (run.batch,), generator=generator)].to(model.device)
+        chosen = torch.randint(len(data), (run.batch,), generator=generator)
+        batch = data.tokens[chosen].to(model.device)
         logits = model(batch, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten()
@@ -157,12 +158,12 @@ def train(
 
 
 @torch.no_grad()
-def held_out_loss(model: PreTrainedModel, data: torch.Tensor, batch: int = 32) -> float:
+def held_out_loss(model: PreTrainedModel, data: Windows, batch: int = 32) -> float:
     """Mean next-token loss in nats."""
     model.eval()
     parts = [
         next_token_losses(model(b := chunk.to(model.device), use_cache=False).logits, b)
-        for chunk in data.split(batch)
+        for chunk in data.tokens.split(batch)
     ]
     model.train()
     return float(torch.cat(parts).mean())
@@ -175,13 +176,10 @@ def make_fixture(
     into `folder`."""
     run, text = run or TrainingRun(), load_corpus(corpus)
     tokenizer = train_tokenizer(text.fit)
-    characters = sum(map(len, text.fit))
-    data = windows(
-        text.fit, tokenizer, characters // 5, run.seq_len, corpus
-    )  # a token has fewer than five characters on average
-    held_out = windows(text.eval, tokenizer, 16_384, run.seq_len, corpus)
+    data = cut_windows(text.fit, tokenizer, run.seq_len, run.seed, corpus)
+    held_out = cut_windows(text.eval, tokenizer, run.seq_len, run.seed, corpus)
     model = build(family, len(tokenizer), run.seed)
-    curve = train(model, data, held_out, run)
+    curve = train(model, data, held_out.take(16_384, evenly=True), run)
     with whole(folder) as part:
         model.half().save_pretrained(part)
         tokenizer.save_pretrained(part)
