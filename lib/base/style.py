@@ -4,6 +4,7 @@ printing."""
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import seaborn as sns
+from adjustText import adjust_text
 
 # Okabe-Ito colours, in an order whose greys also differ; black is kept for the subject of the run.
 SUBJECT = "#000000"
@@ -66,3 +67,17 @@ def power_of_ten(value: float) -> str:
     """A large number as 4 × 10⁸, in mathtext."""
     digits, exponent = f"{value:.0e}".split("e")
     return rf"${digits} \times 10^{{{int(exponent)}}}$"
+
+
+def number_points(ax: plt.Axes, table, x: str, y: str) -> None:
+    """Write the block of each row of `table` beside its point (columns `x`, `y`), so that no two
+    numbers collide. To be called when the axes have their limits."""
+    rows = zip(table.block, table[x], table[y], strict=True)
+    texts = [ax.text(at_x, at_y, str(block), fontsize=9) for block, at_x, at_y in rows]
+    ax.figure.draw_without_rendering()
+    adjust_text(
+        texts,
+        ax=ax,
+        expand=(1.35, 1.5),
+        arrowprops={"arrowstyle": "-", "color": "#999999", "lw": 0.6},
+    )

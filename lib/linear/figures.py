@@ -4,42 +4,63 @@
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 
-from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis, percent_axis, power_of_ten
+from lib.base.style import (
+    COLOURS,
+    MARKERS,
+    SUBJECT,
+    block_axis,
+    number_points,
+    percent_axis,
+    power_of_ten,
+)
 from lib.linear.descent import OPTIMIZERS
 
 
 def recoverability_figure(table, name: str, published) -> plt.Figure:
-    """Whipp Figure 2: R²_lin (with 5-fold intervals) and zero-shot ΔPPL by block, beside the
-    paper's own profiles.
+    """Whipp Figure 2: R²_lin and zero-shot ΔPPL by block, beside the paper's own profiles.
 
-    table: columns block, r2_lin, low, high, delta_ppl_percent(_low, _high). published: columns
-    subject, block, value.
+    table: columns block, r2_lin, low, high (over folds of documents), r2_limit, limit_low,
+    limit_high (n → ∞; may be absent), delta_ppl_percent(_low, _high). published: columns subject,
+    block, value.
     """
     figure, axes = plt.subplots(
         2, 2, figsize=(12.5, 6.6), width_ratios=(1.75, 1), sharex="col", height_ratios=(1.15, 1)
     )
     (ours, theirs), (cost, scatter) = axes
-    style_ = {"color": SUBJECT, "marker": "o", "capsize": 2, "elinewidth": 1.1}
-    ours.fill_between(
-        table.block,
-        table.low,
-        table.high,
-        color="#9A9A9A",
-        alpha=0.35,
-        lw=0,
-        label="95% interval of the 5-fold mean",
-    )
-    ours.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="held-out tail")
+    ours.fill_between(table.block, table.low, table.high, color="#9A9A9A", alpha=0.35, lw=0)
+    ours.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="here, 95% over folds")
+    if "r2_limit" in table:
+        ends = table.r2_limit - table.limit_low, table.limit_high - table.r2_limit
+        ours.errorbar(
+            table.block,
+            table.r2_limit,
+            [end.clip(lower=0) for end in ends],
+            fmt="D",
+            ms=4,
+            mfc="white",
+            color=COLOURS[1],
+            capsize=2,
+            elinewidth=1,
+            label="at n → ∞",
+        )
     ours.set(
         ylabel=r"$R^2_{\mathrm{lin}}$",
-        ylim=(0, 1.03),
+        ylim=(min(0, 1.1 * table.low.min()), 1.03),
         title=f"{name}: linear recoverability of each FFN",
     )
     ours.legend(loc="lower center", ncols=2)
     low, high = (
         abs(table[f"delta_ppl_percent_{end}"] - table.delta_ppl_percent) for end in ("low", "high")
     )
-    cost.errorbar(table.block, table.delta_ppl_percent, (low, high), **style_)
+    cost.errorbar(
+        table.block,
+        table.delta_ppl_percent,
+        (low, high),
+        fmt="o",
+        color=SUBJECT,
+        capsize=2,
+        elinewidth=1.1,
+    )
     cost.axhline(0, color="#777777", lw=1)
     percent_axis(cost, [*table.delta_ppl_percent_low, *table.delta_ppl_percent_high])
     cost.set(
@@ -62,27 +83,15 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
     figure.delaxes(scatter)
     scatter = figure.add_subplot(axes[0, 0].get_gridspec()[1, 1])
     scatter.scatter(table.r2_lin, table.delta_ppl_percent, s=22, color=SUBJECT)
-    extreme = (
-        set(table.delta_ppl_percent.nlargest(5).index)
-        | set(table.r2_lin.nlargest(4).index)
-        | set(table.r2_lin.nsmallest(1).index)
-    )
-    for k, row in enumerate(table.loc[sorted(extreme)].sort_values("r2_lin").itertuples()):
-        left = k % 2  # neighbours in R² get their numbers on opposite sides
-        scatter.annotate(
-            str(row.block),
-            (row.r2_lin, row.delta_ppl_percent),
-            xytext=(-5, 4) if left else (5, -9),
-            ha="right" if left else "left",
-            textcoords="offset points",
-            fontsize=9,
-        )
     percent_axis(scatter, [*table.delta_ppl_percent_low, *table.delta_ppl_percent_high])
     scatter.set(
         xlabel=r"$R^2_{\mathrm{lin}}$ (numbers: blocks)",
         ylabel="ΔPPL of a linear swap",
         title="Swap cost against fit",
     )
+    extreme = {*table.delta_ppl_percent.nlargest(5).index, *table.r2_lin.nlargest(4).index}
+    extreme.add(table.r2_lin.idxmin())
+    number_points(scatter, table.loc[sorted(extreme)], "r2_lin", "delta_ppl_percent")
     return figure
 
 
