@@ -105,3 +105,11 @@ def test_bad_input_is_one_sentence(call, says):
     with pytest.raises(InputError, match=says) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+@given(lengths)
+def test_halves_share_no_document_and_can_be_cut_into_folds(ls):
+    first, second = cut_windows(corpus(ls * 2), Words(), 4).halves()
+    assert not set(first.document.tolist()) & set(second.document.tolist())
+    assert len(first) + len(second) == int((first.sizes + second.sizes).sum())
+    assert first.folds(2).bincount(minlength=2).min() > 0

@@ -127,6 +127,16 @@ class Windows:
         """Which windows are held out, [n] bool: the last of `n_folds` folds."""
         return self.folds(n_folds) == n_folds - 1
 
+    def halves(self) -> "tuple[Windows, Windows]":
+        """Two samples without a document in common, about alike in size: what two samples of one
+        corpus differ by. Raises InputError if there is one document alone."""
+        half = torch.from_numpy(_deal(self.sizes.numpy(), 2, self.name))
+        first, second = (
+            replace(self[half[self.document] == k], sizes=self.sizes.where(half == k, 0))
+            for k in (0, 1)
+        )
+        return first, second
+
     def __repr__(self) -> str:
         order = "in order" if self.in_order else "permuted"
         return (
