@@ -39,6 +39,12 @@ try:
     THREADS = workflow.cores if workflow.remote_exec else max(1, workflow.cores // PLAN.at_once)
 except WorkflowError:
     THREADS = 4  # of a cluster's node: --set-threads changes it
+# libgomp's idle threads spin, which is quick on a machine of one's own and many times slower on a
+# shared one: they sleep where reports run beside each other, and soon where one runs alone.
+if PLAN.at_once > 1:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+else:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def reports(names):

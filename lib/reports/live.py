@@ -97,8 +97,10 @@ def clock(seconds: float) -> str:
 def index(home: Path) -> None:
     """Write index.html of runs/<profile>: a row a report with its state, time, verdicts, first
     figure and a link; it loads itself again every five seconds while a series is on."""
+    if not listed(home):  # a report that was made outside a series
+        return
     series = json.loads((home / ".status" / "series.json").read_text())
-    tasks = [Task(*t) for t in series["tasks"]]
+    tasks = listed(home)
     known = {task: status(home, task) for task in tasks}
     wanted = [known[t].get("state") for t in tasks[: series["wanted"]]]
     count = Counter(wanted)

@@ -127,7 +127,11 @@ def make(source: Path, target: Path, run: str, parameters: dict) -> str | None:
             lambda done, cells: live.tell(home, task, cells_done=done, cells=cells),
         )
     except Exception as error:
-        reason = str(error) if isinstance(error, InputError) else repr(error)
+        reason = (
+            str(error)
+            if isinstance(error, InputError)
+            else sentence(type(error).__name__, str(error))
+        )
     over.set()
     renewing.join()
     seconds = time.time() - started
@@ -154,8 +158,6 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if DRIVEN in os.environ:
         end_with_driver()
-    # libgomp's idle threads spin unless told not to, and take the cores from whatever else runs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     parameters = {k: getattr(given, k) for k in ("profile", "model", "corpus", "seed")}
     reason = make(given.source, given.target, given.run, parameters)
     if reason:
