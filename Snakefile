@@ -1,5 +1,5 @@
 # The batch engine: notebooks x models x seeds, resumable, only what is out of date.
-#   snakemake --cores all                                        the laptop profile on the embedded model
+#   snakemake --cores all                    the laptop profile on the embedded model
 #   snakemake --cores 4 --config profile=paper model=gpt2,pythia-160m seed=42,43 at_once=2
 #   snakemake --cores all --config profile=smoke number=01-03         or paper=whipp
 #   snakemake --executor slurm --jobs 20 --config profile=paper model=gpt2,gpt2-medium
