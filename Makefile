@@ -3,20 +3,23 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PROFILE ?= laptop
-MODEL ?=
-CORPUS ?=
-SEED ?= 42
-JOBS ?= 1
 SMOKE := runs/smoke
-OPTIONS := $(if $(MODEL),"model=$(MODEL)") $(if $(CORPUS),"corpus=$(CORPUS)") seed=$(SEED)
-PARAMETERS := -p profile $(PROFILE) -p seed $(SEED) $(if $(MODEL),-p model "$(MODEL)") $(if $(CORPUS),-p corpus "$(CORPUS)")
+# What the reader sets reaches Python through the environment, as it stands: neither make nor a
+# shell reads it.
+override PROFILE := $(value PROFILE)
+override MODEL := $(value MODEL)
+override CORPUS := $(value CORPUS)
+override SEED := $(value SEED)
+override PAPER := $(value PAPER)
+override N := $(value N)
+override JOBS := $(value JOBS)
+export PROFILE MODEL CORPUS SEED PAPER N JOBS
 
 .PHONY: report test lint lab render notebook site bench setup clean
 
-report: $(READY)  ## the whole series with the laptop profile, into runs/, with an index page
-	$(BIN)/snakemake --cores all --quiet rules host progress --rerun-triggers mtime params --config profile=$(PROFILE) at_once=$(JOBS) $(OPTIONS)
-	@echo "read runs/$(PROFILE)/index.html"
+# PROFILE=laptop MODEL=gpt2 CORPUS=wikitext-2 SEED=42,43 PAPER=whipp N=01,03-05 JOBS=2
+report: $(READY)  ## the whole series with the laptop profile, into runs/laptop/index.html
+	$(BIN)/python -m lib.reports.series
 
 test: $(READY) lint  ## lint, unit tests, then every notebook with the smoke profile
 	$(BIN)/python -m pytest -n 2 tests
@@ -31,10 +34,10 @@ lab: $(READY)  ## JupyterLab
 	$(BIN)/jupyter lab notebooks
 
 notebook: $(READY)  ## make notebook N=01 MODEL=gpt2 CORPUS=wikitext-2 PROFILE=laptop
-	$(BIN)/python -m lib.reports.render run "$(N)" $(PARAMETERS)
+	$(BIN)/python -m lib.reports.series notebook
 
 render: $(READY)  ## refresh the committed notebooks, and say which changed: make render, or make render N=01
-	$(BIN)/python -m lib.reports.render commit "$(N)"
+	$(BIN)/python -m lib.reports.render commit "$$N"
 
 site: $(READY)  ## the committed notebooks as a static site, into site/
 	$(BIN)/python -m lib.reports.site

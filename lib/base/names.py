@@ -1,6 +1,7 @@
 """Names of runs and of their folders."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -16,16 +17,25 @@ def label(profile: Profile, model: str, corpus: str, seed: int) -> str:
     return (
         slugify(model)
         + (f"@{slugify(corpus)}" if corpus != profile.corpus else "")
-        + (f"-seed{seed}" if seed != 42 else "")
+        + (f"+seed={seed}" if seed != 42 else "")
     )
 
 
 def slugify(name: str) -> str:
-    """A name that can stand in a path; a folder or file gets a digest of its place, for two of
-    them may share a name."""
-    path = Path(name)
-    if path.exists() and name not in TINY:
-        name = (
-            f"{path.resolve().name}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}"
-        )
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "unnamed"
+    """A name that can stand in a path, and no other name's: `owner/name` becomes `owner--name`
+    (the hub allows no two hyphens in a row); a name that must change further, and a folder or
+    file, for two of them may share a name, gets a tilde and a digest."""
+    if os.path.exists(name) and name not in TINY:
+        place = str(Path(name).resolve())
+        return f"{_plain(Path(place).name)}~{_digest(place)}"
+    plain = _plain(name.replace("/", "--"))
+    whole = plain.replace("--", "/") == name or (plain == name and "--" not in name)
+    return plain if whole else f"{plain}~{_digest(name)}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.")[:80] or "unnamed"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]

@@ -1,7 +1,21 @@
 """One run of one notebook: checked parameters, a place for its results, claims as it judges
-them, and pages to read."""
+them, and pages to read; and series of such runs.
 
-from lib.reports.display import brief, say, show, tally
-from lib.reports.report import Report, blocks_named, domains_named, start
+What a notebook uses is imported when it is asked for: the plan of a series stays light, and
+Snakemake reads it in every job."""
+
+import importlib
+
+_FROM = {
+    "lib.reports.display": ("brief", "say", "show", "tally"),
+    "lib.reports.report": ("Report", "blocks_named", "domains_named", "start"),
+}
 
 __all__ = ["Report", "blocks_named", "brief", "domains_named", "say", "show", "start", "tally"]
+
+
+def __getattr__(name: str):
+    module = next((m for m, names in _FROM.items() if name in names), None)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)

@@ -1,15 +1,11 @@
-"""Execute notebooks: `run` into runs/, `commit` in place (what `make render` does), `index` a page
-of links.
+"""Execute notebooks in place: what `make render` does with the committed ones.
 
-Papermill and nbconvert do the work; here are only the rules that a committed notebook keeps: what
-stands in it is what was executed, no widgets, no injected cell, one line of each progress bar, a
-digest of the executed code, and not a byte new where nothing new is said.
+Papermill does the work; here are only the rules that a committed notebook keeps: what stands in it
+is what was executed, no widgets, no injected cell, one line of each progress bar, a digest of the
+executed code, and not a byte new where nothing new is said.
 """
 
 import argparse
-import ast
-import hashlib
-import html
 import json
 import os
 import re
@@ -23,23 +19,9 @@ from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 from lib.base.errors import InputError, unknown
 from lib.base.paths import ROOT, sha256, whole
+from lib.reports.digest import code_digest
 from lib.reports.keep import keep
 from lib.reports.report import COMMITTING
-
-
-def code_digest(notebook) -> str:
-    """Digest of what the code cells do, in order, without papermill's injected one.
-
-    Imports, comments and layout are left out: a file of lib that moves, or a line that is set
-    anew, asks for no new execution.
-    """
-    state = hashlib.sha256()
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and "injected-parameters" not in cell.metadata.get("tags", []):
-            steps = ast.parse(cell.source).body
-            steps = [s for s in steps if not isinstance(s, ast.Import | ast.ImportFrom)]
-            state.update("".join(map(ast.dump, steps)).encode())
-    return state.hexdigest()
 
 
 def find(number: str) -> list[Path]:
@@ -174,69 +156,14 @@ def _kb(paths: Iterable[Path]) -> str:
     return f"{sum(path.stat().st_size for path in paths) / 1000:.0f} kB"
 
 
-def index(target: Path, notebooks: list[Path]) -> None:
-    """An HTML page with a link to every report, each beside it as a page of its own."""
-    rows = []
-    for path in notebooks:
-        # coalescing leaves the last state of a progress bar on the page instead of every one
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "nbconvert",
-                "--log-level=ERROR",
-                "--CoalesceStreamsPreprocessor.enabled=True",
-                "--to",
-                "html",
-                str(path),
-            ]
-        )
-        if done.returncode:
-            raise SystemExit(f"{path} could not be turned into a page.")
-        title = (
-            next(
-                c.source
-                for c in nbformat.read(path, as_version=4).cells
-                if c.cell_type == "markdown"
-            )
-            .splitlines()[0]
-            .lstrip("# ")
-        )
-        page = path.with_suffix(".html").relative_to(target.parent)
-        rows.append(
-            f'<li><a href="{html.escape(str(page))}">{html.escape(title)}</a> '
-            f"<small>{html.escape(page.parts[0])}</small></li>"
-        )
-    with whole(target) as part:
-        part.write_text(
-            "<!doctype html><meta charset='utf-8'><title>The Nonlinearity Budget</title>"
-            "<style>body{font:16px/1.6 sans-serif;max-width:46em;margin:3em auto}</style>"
-            f"<h1>The Nonlinearity Budget</h1><ul>{''.join(rows)}</ul>"
-        )
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m lib.reports.render", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("action", choices=["run", "commit", "index"])
-    parser.add_argument(
-        "names",
-        nargs="*",
-        help="first digits of a notebook's name (run, commit), or a page and its notebooks (index)",
-    )
-    given, options = parser.parse_known_args(arguments)
-    if given.action == "index":
-        if len(given.names) < 2:
-            parser.error("index needs the page to write and at least one notebook")
-        return index(Path(given.names[0]), [Path(n) for n in given.names[1:]])
-    for source in find(given.names[0] if given.names else ""):
-        if given.action == "commit":
-            print(commit(source), flush=True)
-        else:
-            target = ROOT / "runs" / "single" / source.name
-            execute(source, target, options)
-            print(f"read {target.relative_to(ROOT)}")
+    parser.add_argument("action", choices=["commit"])
+    parser.add_argument("name", nargs="?", default="", help="first digits of a notebook's name")
+    for source in find(parser.parse_args(arguments).name):
+        print(commit(source), flush=True)
 
 
 if __name__ == "__main__":
