@@ -21,7 +21,7 @@ from lib.reports import render
 from lib.stats import claims
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PAPERS = sorted((DATA / "published").glob("*.csv"))
+PAPERS = sorted(set((DATA / "published").glob("*.csv")) - {DATA / "published" / "claims.csv"})
 
 
 def pins() -> dict[str, str]:
