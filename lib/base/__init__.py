@@ -7,13 +7,14 @@ light, so that a plan of runs can be made without loading a deep-learning librar
 
 from lib.base.bars import progress
 from lib.base.errors import InputError, unknown
-from lib.base.names import TINY, label, slugify
+from lib.base.names import RANDOM, TINY, label, slugify
 from lib.base.paths import DATA, ROOT, sha256, whole
 from lib.base.profiles import PROFILES, Profile, get_profile
 
 __all__ = [
     "DATA",
     "PROFILES",
+    "RANDOM",
     "ROOT",
     "TINY",
     "InputError",

@@ -8,6 +8,8 @@ from lib.base.profiles import Profile
 
 TINY = ("tiny-gpt2", "tiny-neox", "tiny-llama")
 """the committed fixture models, by name"""
+RANDOM = ":random"
+"""after the name of a model: its architecture with random weights, the null subject of a verdict"""
 
 
 def label(profile: Profile, model: str, corpus: str, seed: int) -> str:
@@ -23,6 +25,8 @@ def label(profile: Profile, model: str, corpus: str, seed: int) -> str:
 def slugify(name: str) -> str:
     """A name that can stand in a path; a folder or file gets a digest of its place, for two of
     them may share a name."""
+    if name.endswith(RANDOM):  # no other name's slug has a tilde before this word
+        return f"{slugify(name.removesuffix(RANDOM))}~random"
     path = Path(name)
     if path.exists() and name not in TINY:
         name = (

@@ -8,25 +8,24 @@ import joblib
 import numpy as np
 import pandas as pd
 import torch
-from transformers import AutoModelForCausalLM
 
 from lib.base import cache
 from lib.base.bars import progress
 from lib.base.cache import cached, digest
 from lib.base.checks import check_fits
 from lib.base.errors import InputError, unknown
+from lib.base.names import RANDOM
 from lib.linear.moments import Collector
 from lib.models.hooks import forward_body, record
+from lib.models.null import draw
 from lib.models.subjects import Subject, as_subject
 from lib.training.loop import FAMILIES, TrainingRun, build, train
 
 
 def untrained(subject: Subject, seed: int = 42) -> Subject:
     """The subject's architecture at random initialisation, as its own configuration draws it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(subject.model.config).float().to(subject.device)
-    return as_subject(model, subject.tokenizer, f"{subject.name}, random")
+    model = draw(subject.model.config, seed).to(subject.device)
+    return as_subject(model, subject.tokenizer, f"{subject.name}{RANDOM}")
 
 
 def profile(
