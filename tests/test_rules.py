@@ -76,6 +76,19 @@ def beyond(direct, n=BLOCKS):
     return measure
 
 
+def pooled(rho, n=15):
+    """The blocks of two models: what differs between the models is no correlation of blocks."""
+
+    def measure(rng):
+        a = rng.standard_normal((2, n))
+        b = rho * a + np.sqrt(1 - rho**2) * rng.standard_normal((2, n))
+        model = np.repeat([0, 1], n)
+        a, b = a.ravel() + 3 * model, b.ravel() + 3 * model
+        return rank_correlation(a, b, 400, int(rng.integers(2**31)), groups=model)
+
+    return measure
+
+
 def savings(of_dear, of_others):
     """The excess of the dearest blocks' share of all savings; `of_…`: mean part of the typical
     cost that is saved there."""
@@ -111,10 +124,11 @@ CASES = {
     "all_above": ("all_above", [0.5], units(lone(0.8, 0.7)), units(lone(0.8, 0.3)), units(MIDDLE)),
     "all_below": ("all_below", [0.5], units(lone(0.2, 0.3)), units(lone(0.2, 0.7)), units(MIDDLE)),
     "all_within": ("all_within", [-0.2, 0.2], units(ZERO), units(lone(0, 0.5)), units(ZERO + 0.2)),
-    "rank_positive": ("rank_positive", [], profile(0.8), profile(-0.8), profile(0)),
-    "rank, few blocks": ("rank_positive", [], profile(0.95, 8), profile(-0.95, 8), profile(0, 8)),
-    "rank, partial": ("rank_positive", [], beyond(1.5), beyond(-1.5), beyond(0)),
-    "rank_negative": ("rank_negative", [], profile(-0.8), profile(0.8), profile(0)),
+    "rank_positive": ("rank_positive", [0], profile(0.8), profile(-0.8), profile(0)),
+    "rank, few blocks": ("rank_positive", [0], profile(0.95, 8), profile(-0.95, 8), profile(0, 8)),
+    "rank, partial": ("rank_positive", [0], beyond(1.5), beyond(-1.5), beyond(0)),
+    "rank, two models": ("rank_positive", [0], pooled(0.7), pooled(-0.7), pooled(0)),
+    "rank_negative": ("rank_negative", [0], profile(-0.8), profile(0.8), profile(0)),
     "rank_none": ("rank_none", [0.3], profile(0, 200), profile(0.9), profile(0, 12)),
 }
 
@@ -257,7 +271,7 @@ def test_a_statistic_that_does_not_fit_its_rule():
         ("rank_positive", 0.4, "a float is no rank correlation"),
     ):
         with pytest.raises(InputError, match=says):
-            DECIDE[rule](statistic, *([0.5] if rule != "rank_positive" else []))
+            DECIDE[rule](statistic, 0)
 
 
 def test_a_table_of_units_is_read():
@@ -290,14 +304,22 @@ def test_rank_correlation_is_scipys_and_the_partial_one_that_of_residuals():
     r = stats.spearmanr(np.array([a, b, c]), axis=1).statistic
     by_formula = (r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2))
     assert rank_correlation(a, b, 200, control=c).rho == pytest.approx(by_formula)
+    models = np.repeat([0, 1], [12, 13])
+    ranks = [np.concatenate([stats.rankdata(x[models == m]) for m in (0, 1)]) for x in (a, b)]
+    within = [r - np.where(models == 0, 6.5, 7) for r in ranks]
+    expected = np.dot(*within) / np.sqrt(
+        np.dot(within[0], within[0]) * np.dot(within[1], within[1])
+    )
+    assert rank_correlation(a, b, 200, groups=models).rho == pytest.approx(expected)
     minus = rank_correlation(-a, b, 4000)
+    assert found.low < found.low_90 < found.high_90 < found.high
     assert (minus.p_positive, minus.p_negative) == (found.p_negative, found.p_positive)
 
 
 def test_what_few_blocks_can_show():
     assert visible(30) == pytest.approx(0.50, abs=0.01) and visible(6) > 0.8 and visible(3) == 1
     rho = visible(20)
-    seen = verdicts("rank_positive", [], profile(2 * np.sin(np.pi * rho / 6), 20), 300).reproduced
+    seen = verdicts("rank_positive", [0], profile(2 * np.sin(np.pi * rho / 6), 20), 300).reproduced
     assert seen == pytest.approx(0.8, abs=0.1)
 
 

@@ -3,22 +3,18 @@
 These functions are methods of `Report`: run.claim, run.claims_table, run.tally.
 """
 
-from __future__ import annotations
-
 import html
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pandas as pd
 
 from lib.base.errors import InputError
+from lib.base.profiles import Profile
 from lib.reports.display import show
 from lib.stats.claims import JUDGED, count_findings
 from lib.stats.ledger import VERDICTS, claim_row, rows_of, same_setting, threshold_in_words
 from lib.stats.verdicts import Judged, judge, not_run
-
-if TYPE_CHECKING:
-    from lib.reports.report import Report
 
 # Told apart by shape and word as well as by colour (blue against orange); white on each at 4.5:1.
 BADGES = {
@@ -30,8 +26,22 @@ BADGES = {
 NOT_REACHED = "not reached"
 
 
+class Run(Protocol):
+    """What is read here of a `Report`."""
+
+    slug: str
+    profile: Profile
+    model: str
+    corpus: str
+    seed: int
+    options: dict
+    judged: dict[str, Judged]
+
+    def save(self, table: pd.DataFrame, name: str) -> pd.DataFrame: ...
+
+
 def claim(
-    run: Report,
+    run: Run,
     id: str,
     statistic,
     *,
@@ -39,13 +49,16 @@ def claim(
     ok: bool = True,
     why: str = "",
     here: str | None = None,
+    model: str | None = None,
+    corpus: str | None = None,
 ) -> None:
     """Judge claim `id` by its rule in the ledger, and show it in one line right here.
 
     The arguments are those of `lib.stats.judge`: a statistic with its interval, or None and `why`.
-    The rule `equal` compares printed numbers, so on another model or corpus than the paper's it is
-    "not run". What was judged lies in `run.judged[id]`. Raises InputError for an id that is not in
-    the ledger, belongs to another notebook, or was judged in this run before.
+    A claim whose row says "Judged only for …" is "not run" on another model or corpus; `model` and
+    `corpus` name what the statistic is about where that is not the run's own. What was judged lies
+    in `run.judged[id]`. Raises InputError for an id that is not in the ledger, belongs
+    to another notebook, or was judged in this run before.
     """
     row = claim_row(id)
     if id not in set(rows_of(run.slug).id):
@@ -58,13 +71,14 @@ def claim(
         raise InputError(
             f"claim {id!r} was judged in this run before: judge it once, or start the run again."
         )
-    if row.rule == "equal" and not same_setting(row, run.model, run.corpus):
-        statistic, why = None, f"{run.model} on {run.corpus} is not what the paper measured"
+    model, corpus = model or run.model, corpus or run.corpus
+    if not same_setting(row, model, corpus):
+        statistic, why = None, f"{model} on {corpus} is not what the claim is about"
     run.judged[id] = judge(id, statistic, exact=exact, ok=ok, why=why, here=here)
     display_line(run.judged[id])
 
 
-def claims_table(run: Report):
+def claims_table(run: Run):
     """Close the notebook: write claims.csv and show every claim that the ledger gives it, in the
     ledger's order; what this run did not judge is "not run", with the reason."""
     found = _all(run)
@@ -92,10 +106,10 @@ def claims_table(run: Report):
         ],
         columns=["importance", "claim", "published", "here", "verdict", "rule", "note"],
     )
-    return show(table)
+    return show(table.map(html.escape))  # show writes text as it is
 
 
-def tally(run: Report) -> str:
+def tally(run: Run) -> str:
     """How many findings of this notebook had which verdict, and of these the headline ones, in
     words; identities and settings are not counted."""
     found = pd.DataFrame([asdict(j) for j in _all(run)], columns=[*JUDGED])
@@ -109,13 +123,17 @@ def _words(counts: pd.Series) -> str:
     return ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v]) or "none"
 
 
-def _all(run: Report) -> list[Judged]:
+def _all(run: Run) -> list[Judged]:
     """Every claim of the ledger for this notebook, judged or not."""
     rows = rows_of(run.slug)
     return [
-        run.judged.get(row.id) or not_run(row, row.reason or NOT_REACHED)
+        run.judged.get(row.id) or not_run(row, _unreached(row))
         for _, row in rows.set_index("id", drop=False).iterrows()
     ]
+
+
+def _unreached(row: pd.Series) -> str:
+    return "" if row.reason or row.kind == "setting" else NOT_REACHED
 
 
 def mark(judged: Judged) -> str:

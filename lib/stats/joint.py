@@ -75,38 +75,42 @@ class Concentrated:
     excess: Interval
     """share less its value at chance, with the bounds that leave 0 outside exactly where the
     two-sided permutation test rejects chance"""
+    over: float
+    """share less the 95th percentile of that share at chance"""
     p: float
     """one-sided: how often chance holds at least as much"""
 
 
 def concentrated(
-    cost, left, n_permutations: int = 10_000, seed: int = 42, level: float = 0.95
+    cost, left, n_permutations: int = 10_000, seed: int = 42, chosen_by=None
 ) -> Concentrated:
     """Share of all savings that the dearest sixth of the blocks (at least one) holds, against
     permutations of the savings over the blocks.
 
-    cost, left: [n_blocks], the cost of a swap without and with the remedy. A block cannot save more
-    than it costs, so dear blocks hold more of the savings even if all get the same part of their
-    cost back; whether that part is larger too is what `concentration` says. Bounds and p are
-    nan, which decides nothing, where the savings do not add up to more than 0 or do not vary.
+    cost, left: [n_blocks], the cost of a swap without and with the remedy; `chosen_by` [n_blocks],
+    the costs that say which blocks are dear, if they were read on other documents. A block cannot
+    save more than it costs, so dear blocks hold more of the savings even if all get the same part
+    of their cost back; whether that part is larger too is what `concentration` says. Bounds and p
+    are nan, which decides nothing, where the savings do not add up to more than 0 or do not vary.
     """
     cost, left = np.asarray(cost, float), np.asarray(left, float)
-    if cost.shape != left.shape or cost.ndim != 1 or len(cost) < 2:
+    chosen_by = cost if chosen_by is None else np.asarray(chosen_by, float)
+    if not cost.shape == left.shape == chosen_by.shape or cost.ndim != 1 or len(cost) < 2:
         raise InputError(
             f"costs of shape {cost.shape} and {left.shape} cannot be compared: give one number "
             "a block, at least two blocks."
         )
     savings = cost - left
-    dearest = np.argsort(-cost, kind="stable")[: max(1, len(cost) // 6)]
+    dearest = np.argsort(-chosen_by, kind="stable")[: max(1, len(cost) // 6)]
     if not savings.sum() > 0 or not np.ptp(savings) > 0:
         nan = float("nan")
-        return Concentrated(nan, len(dearest) / len(cost), Interval(nan, nan, nan), nan)
+        return Concentrated(nan, len(dearest) / len(cost), Interval(nan, nan, nan), nan, nan)
     share = float(savings[dearest].sum() / savings.sum())
     rng = np.random.default_rng(seed)
     dealt = rng.permuted(np.tile(savings, (n_permutations, 1)), axis=1)  # [permutations, blocks]
     null = dealt[:, : len(dearest)].sum(axis=1) / savings.sum()
-    low, high = np.quantile(null, [(1 - level) / 2, (1 + level) / 2])
+    low, most, high = np.quantile(null, [0.025, 0.95, 0.975])
     chance = len(dearest) / len(cost)
     excess = Interval(share - chance, share - float(high), share - float(low))
     p = float((np.sum(null >= share - 1e-12) + 1) / (n_permutations + 1))
-    return Concentrated(share, chance, excess, p)
+    return Concentrated(share, chance, excess, share - float(most), p)

@@ -40,12 +40,13 @@ RULES = {
     "all_above": 1,
     "all_below": 1,
     "all_within": 2,
-    "rank_positive": 0,
-    "rank_negative": 0,
+    "rank_positive": 1,
+    "rank_negative": 1,
     "rank_none": 1,
-    "equal": 1,
+    "equal": 2,
 }
-"""how many numbers the threshold of a rule has"""
+"""how many numbers the threshold of a rule has: low;high of a range, value;tolerance of `equal`,
+0 of `rank_positive` and `rank_negative`"""
 WORDS = {
     "above": "above {}",
     "below": "below {}",
@@ -55,19 +56,15 @@ WORDS = {
     "all_above": "all above {}",
     "all_below": "all below {}",
     "all_within": "all from {} to {}",
-    "rank_positive": "rank correlation above 0",
-    "rank_negative": "rank correlation below 0",
+    "rank_positive": "rank correlation above {}",
+    "rank_negative": "rank correlation below {}",
     "rank_none": "rank correlation within ±{}",
-    "equal": "the printed number ±{}",
+    "equal": "{} ± {}",
 }
-CORPORA = {
-    "whipp": ("wikitext-2", "moby-dick", "amusements-in-mathematics"),
-    "balogh": ("wikitext-103", "lambada"),
-    "ikeda": ("fineweb-edu",),
-    "tapered": ("fineweb-edu", "wikitext-2"),
-    "badger": ("tinystories",),
-}
-"""the corpora of each paper, by the names they load under"""
+SETTING = re.compile(
+    r"Judged only for (?P<models>.+?)(?: on (?P<corpora>[^.]+?))?(?:, blocks? .*)?\.$"
+)
+"""how the column `statistic` ends where a claim is about the paper's own models and texts"""
 
 
 def ledger() -> pd.DataFrame:
@@ -103,16 +100,8 @@ def rows_of(notebook: str) -> pd.DataFrame:
 
 
 def threshold(row: pd.Series) -> tuple[float, ...]:
-    """The numbers of a row's threshold: none for the rules that test against 0, the reference and
-    the tolerance for `equal`.
-
-    The reference of `equal` is the row's `published` where that is one plain number; else it is 0,
-    and the statistic is the difference from what is printed.
-    """
-    found = tuple(float(part) for part in row.threshold.split(";") if part.strip())
-    if row.rule != "equal":
-        return found[: RULES[row.rule]]
-    return (_number(row.published) or 0.0, *found)
+    """The numbers of a row's threshold, as its rule takes them."""
+    return tuple(float(part) for part in row.threshold.split(";"))
 
 
 def threshold_in_words(row: pd.Series) -> str:
@@ -125,28 +114,21 @@ def threshold_in_words(row: pd.Series) -> str:
 
 
 def same_setting(row: pd.Series, model: str, corpus: str) -> bool:
-    """Whether model and corpus are the paper's, so that printed numbers can be compared.
+    """Whether a claim can be judged on this model and corpus: where the row's statistic ends with
+    "Judged only for gpt2 on wikitext-2.", both must be among those named; any if it does not."""
+    named = SETTING.search(row.statistic)
+    if named is None:
+        return True
+    corpora = named["corpora"] or "one corpus"
+    return model in _names(named["models"]) and (
+        corpora == "one corpus" or corpus in _names(corpora)
+    )
 
-    Where the row's own words name some of the paper's models (GPT-2, llama-160m, Pythia), it must
-    be one of these.
-    """
-    path = LEDGER.parent / f"{row.paper}.csv"
-    if corpus not in CORPORA.get(row.paper, ()) or not path.exists():
-        return False
-    subjects = set(pd.read_csv(path, keep_default_na=False).subject)
-    return model in (_named(subjects, f"{row.sentence} {row.published} {row.statistic}"))
 
-
-def _named(subjects: set[str], text: str) -> set[str]:
-    """Those of the models that the text names, whole or by family; all of them if it names none."""
-    text = re.sub(r"gpt-2", "gpt2", text.lower()).replace(" ", "-")
-    whole = set()
-    for name in sorted(subjects, key=len, reverse=True):  # gpt2-medium before gpt2
-        if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9.])", text):
-            whole.add(name)
-            text = text.replace(name, "")
-    family = {n for n in subjects if re.search(rf"(?<![a-z0-9]){n.split('-')[0]}\b", text)}
-    return whole or family or subjects
+def _names(text: str) -> list[str]:
+    """The names under which models and corpora load, of "gpt2, pythia-160m and Moby-Dick"."""
+    names = re.split(r", | and ", text.removesuffix(" together").lower())
+    return [name.replace(" ", "-") for name in names]
 
 
 def _check(row) -> None:
@@ -161,23 +143,26 @@ def _check(row) -> None:
         if getattr(row, column) not in known:
             raise wrong(f"{column} {getattr(row, column)!r} is none of {', '.join(known)}")
     if not row.rule:
-        if row.reason:
-            return  # a claim that this repository does not test
+        if row.reason or row.kind == "setting":
+            return  # not tested here, or a fact of the paper's protocol
         raise wrong("it has neither a rule nor a reason why it is not tested; give one")
     if row.rule not in RULES:
         raise wrong(f"rule {row.rule!r} is none of {', '.join(RULES)}")
-    parts = [_number(part) for part in row.threshold.split(";")] if row.threshold else []
-    wanted = RULES[row.rule]
-    if None in parts or (len(parts) != wanted and parts != [0.0]) or (wanted and not parts):
+    parts, wanted = [_number(part) for part in row.threshold.split(";")], RULES[row.rule]
+    if None in parts or len(parts) != wanted:
         count = f"{wanted} number{'s' * (wanted != 1)}"
         raise wrong(f"threshold {row.threshold!r} cannot be read: {row.rule} wants {count}")
-    if len(parts) == 2 and not parts[0] < parts[1]:
+    if row.rule.endswith("within") and not parts[0] < parts[1]:
         raise wrong(f"threshold {row.threshold!r} is no range: give low;high")
-    if row.rule in ("rank_none", "equal") and not parts[0] >= 0:
+    if row.rule in ("rank_none", "equal") and not parts[-1] >= 0:
         raise wrong(f"threshold {row.threshold!r} is below 0, and {row.rule} wants a margin")
-    if parts and row.whose not in ("paper", "ours"):
+    if row.rule in ("rank_positive", "rank_negative") and parts != [0]:
+        raise wrong(f"threshold {row.threshold!r} is not 0, and {row.rule} tests against 0")
+    if row.rule == "equal" and row.kind == "finding" and not SETTING.search(row.statistic):
+        raise wrong("it compares a printed number, so its statistic ends with 'Judged only for …'")
+    if row.whose not in ("paper", "ours"):
         raise wrong(f"the threshold is {row.whose!r}; say whose it is, paper or ours")
-    if parts and row.whose == "ours" and not row.why:
+    if row.whose == "ours" and not row.why:
         raise wrong("the threshold is ours without a why; say why")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import stats
 
 from lib.base.errors import InputError
+from lib.stats.intervals import Interval
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,9 @@ class RankResult:
     low: float
     high: float
     """95% percentile bootstrap over units"""
+    low_90: float
+    high_90: float
+    """the same at 90%: for equivalence, two one-sided tests at 5%"""
     p_positive: float
     p_negative: float
     """one-sided permutation tests: how often chance gives a rho at least as large, or as small"""
@@ -25,16 +29,27 @@ class RankResult:
     """smallest |rho| that n units show with 80% power at two-sided 5%"""
 
     @property
+    def interval(self) -> Interval:
+        """rho with its 95% interval"""
+        return Interval(self.rho, self.low, self.high)
+
+    @property
+    def narrow(self) -> Interval:
+        """rho with its 90% interval"""
+        return Interval(self.rho, self.low_90, self.high_90)
+
+    @property
     def p(self) -> float:
         """Two-sided p of the permutation test."""
         return min(1.0, 2 * min(self.p_positive, self.p_negative))
 
 
 def rank_correlation(
-    a, b, n_permutations: int = 10_000, seed: int = 42, control=None
+    a, b, n_permutations: int = 10_000, seed: int = 42, control=None, groups=None
 ) -> RankResult:
     """Spearman's rank correlation of `a` and `b` [n], one value a unit; with `control` [n] the
-    partial one, the ranks of `control` regressed out of both ("regardless of fit").
+    partial one, the ranks of `control` regressed out of both ("regardless of fit"). With `groups`
+    [n], such as the model of each block, ranks, permutations and resamples stay within a group.
 
     Permutations of the partial one are of residuals (Freedman and Lane, Journal of Business and
     Economic Statistics 1, 1983). `n_permutations` is also the number of bootstrap samples. The
@@ -42,46 +57,53 @@ def rank_correlation(
     a side that does not vary. Raises InputError for lengths that differ.
     """
     columns = [np.asarray(c, float) for c in ((a, b) if control is None else (a, b, control))]
-    if any(c.ndim != 1 or len(c) != len(columns[0]) for c in columns):
+    groups = np.zeros(len(columns[0])) if groups is None else np.asarray(groups)
+    if any(c.shape != (len(groups),) for c in columns):
         raise InputError(
             f"{' and '.join(str(c.shape) for c in columns)} values cannot be paired: give one "
             "value a unit on each side."
         )
-    data, n = np.stack(columns), len(columns[0])
-    nan = float("nan")
+    data, n, nan = np.stack(columns), len(groups), float("nan")
+    nothing = RankResult(nan, nan, nan, nan, nan, nan, nan, n, nan)
     if n < 4 or not np.isfinite(data).all():
-        return RankResult(nan, nan, nan, nan, nan, n, nan)
-    side_a, side_b = _ranks(data)
+        return nothing
+    rng, draws = np.random.default_rng(seed), n_permutations
+    sides, dealt, resampled = [], [], []  # one entry a group
+    for group in np.unique(groups):
+        part = data[:, groups == group]  # [2 or 3, n_group]
+        sides.append(_ranks(part))
+        deal = rng.permuted(np.tile(sides[-1][0], (draws, 1)), axis=1)  # [draws, n_group]
+        dealt.append(deal if control is None else _without(deal, _centred(part[2])))
+        drawn = rng.integers(part.shape[1], size=(draws, part.shape[1]))
+        resampled.append(_ranks(part[:, drawn]))  # each side [draws, n_group]
+    side_a, side_b = (np.concatenate(side, axis=-1) for side in zip(*sides))
     rho = float(_cosine(side_a, side_b))
     if np.isnan(rho):
-        return RankResult(nan, nan, nan, nan, nan, n, nan)
-    rng = np.random.default_rng(seed)
-    dealt = rng.permuted(np.tile(side_a, (n_permutations, 1)), axis=1)  # [permutations, n]
-    if control is not None:
-        dealt = _without(dealt, _centred(data[2]))
-    null = _cosine(dealt, side_b)
-    tail = [np.sum(sign * null >= sign * rho - 1e-12) + 1 for sign in (1, -1)]
-    drawn = data[:, rng.integers(n, size=(n_permutations, n))]  # [2 or 3, resamples, n]
-    found = _cosine(*_ranks(drawn))
+        return nothing
+    null = _cosine(np.concatenate(dealt, axis=-1), side_b)
+    tails = [np.sum(sign * null >= sign * rho - 1e-12) + 1 for sign in (1, -1)]
+    found = _cosine(*(np.concatenate(side, axis=-1) for side in zip(*resampled)))
     found = found[~np.isnan(found)]
-    low, high = (
-        np.quantile(found, [0.025, 0.975]) if len(found) >= 0.9 * n_permutations else (nan, nan)
-    )
-    p_positive, p_negative = (float(t / (n_permutations + 1)) for t in tail)
-    free = n - (control is not None)
-    return RankResult(rho, float(low), float(high), p_positive, p_negative, n, visible(free))
+    bounds = [nan] * 4
+    if len(found) >= 0.9 * draws:
+        bounds = np.quantile(found, [0.025, 0.975, 0.05, 0.95]).tolist()
+    fixed = len(sides) * (1 + (control is not None))  # means, and slopes on the control
+    return RankResult(rho, *bounds, *(float(t / (draws + 1)) for t in tails), n, visible(n, fixed))
 
 
-def visible(n: int) -> float:
+def visible(n: int, fixed: int = 1) -> float:
     """Smallest |rho| that n units show with 80% power at two-sided 5%: Fisher's z with variance
-    1.06 / (n - 3) (Fieller, Hartley and Pearson, Biometrika 44, 1957); 1 with fewer than four."""
-    if n < 4:
+    1.06 / (n - 2 - fixed) (Fieller, Hartley and Pearson, Biometrika 44, 1957), `fixed` the means
+    and slopes taken out of each side; 1 with too few."""
+    if n - 2 - fixed < 1:
         return 1.0
-    return float(np.tanh((stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * (1.06 / (n - 3)) ** 0.5))
+    z = (stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * (1.06 / (n - 2 - fixed)) ** 0.5
+    return float(np.tanh(z))
 
 
 def _ranks(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Centred ranks of the first two of `data` [2 or 3, ..., n], without the third's."""
+    """Centred ranks of the first two of `data` [2 or 3, ..., n], without the third's if there is
+    one."""
     ranks = _centred(data)
     if len(ranks) == 2:
         return ranks[0], ranks[1]

@@ -16,7 +16,8 @@ from lib.stats.intervals import Interval
 from lib.stats.rank import RankResult
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE = "reproduced", "contradicted", "inconclusive"
-# One-sided: pure noise is decided in one of twenty cases, in either direction.
+# One-sided, so that noise is decided in one case in twenty; blocks are no independent draws, and
+# profiles that are smooth in depth would be decided in over one in ten at twice this.
 ALPHA = 0.025
 Units = Mapping[Hashable, Interval | float] | pd.DataFrame
 
@@ -70,8 +71,8 @@ def all_within(units: Units, low: float, high: float, *, exact: bool = False) ->
     return _every([within(i, low, high, exact=exact) for i in as_units(units, exact).values()])
 
 
-def rank_positive(statistic: RankResult, *, exact: bool = False) -> str:
-    """ "The two go together": the permutation test rejects 0 upwards (reproduced) or downwards
+def rank_positive(statistic: RankResult, zero: float = 0, *, exact: bool = False) -> str:
+    """ "The two go together": the permutation test rejects `zero` upwards (reproduced) or downwards
     (contradicted), each at one-sided ALPHA."""
     found = _as_rank(statistic)
     if found.p_positive <= ALPHA:
@@ -79,7 +80,7 @@ def rank_positive(statistic: RankResult, *, exact: bool = False) -> str:
     return CONTRADICTED if found.p_negative <= ALPHA else INCONCLUSIVE
 
 
-def rank_negative(statistic: RankResult, *, exact: bool = False) -> str:
+def rank_negative(statistic: RankResult, zero: float = 0, *, exact: bool = False) -> str:
     """ "The two go against each other"."""
     found = _as_rank(statistic)
     if found.p_negative <= ALPHA:
@@ -88,10 +89,9 @@ def rank_negative(statistic: RankResult, *, exact: bool = False) -> str:
 
 
 def rank_none(statistic: RankResult, margin: float, *, exact: bool = False) -> str:
-    """ "The two are uncorrelated", up to `margin`: the interval of rho lies within ±margin
-    (reproduced), wholly outside (contradicted), or neither."""
-    found = _as_rank(statistic)
-    return within(Interval(found.rho, found.low, found.high), -margin, margin)
+    """ "The two are uncorrelated", up to `margin`: the 90% interval of rho lies within ±margin,
+    which is two one-sided tests at 5% (reproduced), wholly outside (contradicted), or neither."""
+    return within(_as_rank(statistic).narrow, -margin, margin)
 
 
 def equal(
@@ -101,8 +101,8 @@ def equal(
     *,
     exact: bool = False,
 ) -> str:
-    """ "The printed number": here lies within `tolerance` of `published`, with its whole interval;
-    of units, every one."""
+    """ "The printed number": what is found lies within `tolerance` of `published`, with its whole
+    interval; of units, every one."""
     decide = all_within if isinstance(statistic, Mapping | pd.DataFrame) else within
     return decide(statistic, published - tolerance, published + tolerance, exact=exact)
 

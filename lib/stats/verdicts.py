@@ -74,8 +74,8 @@ def judge(
 
 def not_run(row: pd.Series, why: str = "", here: str = "") -> Judged:
     """A claim of the ledger that this run does not judge. Raises InputError if neither `why` nor
-    the row's `reason` says why."""
-    note = why or row.reason
+    the row's `reason` says why, and it is no setting."""
+    note = why or row.reason or ("a setting of the paper" if row.kind == "setting" else "")
     if not note:
         raise InputError(f"claim {row.id!r} is not run: give `why`, a few words.")
     return Judged(verdict="not run", here=here, note=note, **row)
@@ -91,11 +91,10 @@ def in_words(
     """The statistic as text: "0.70 [0.65, 0.75]", "block 11: 0.98 [0.97, 0.99], of 30", or rho with
     its p."""
     if isinstance(statistic, RankResult):
-        rho = interval_text(Interval(statistic.rho, statistic.low, statistic.high))
-        return (
-            f"ρ {rho}, p {statistic.p:.2g}, n {statistic.n} "
-            f"(80% power from |ρ| {statistic.visible:.2f})"
-        )
+        interval = statistic.narrow if rule == "rank_none" else statistic.interval
+        rho, level = f"{interval:.2f}".replace("-", "−"), " (90%)" * (rule == "rank_none")
+        power = f"80% power from |ρ| {statistic.visible:.2f}"
+        return f"ρ {rho}{level}, p {statistic.p:.2g}, n {statistic.n} ({power})"
     if isinstance(statistic, Mapping | pd.DataFrame):
         units = as_units(statistic, exact)
         unit = deciding(units, rule, verdict, limits)
