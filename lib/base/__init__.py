@@ -7,13 +7,14 @@ without loading a deep-learning library."""
 
 from lib.base.bars import progress
 from lib.base.errors import InputError, unknown
-from lib.base.names import TINY, label, slugify
+from lib.base.names import RANDOM, TINY, label, slugify
 from lib.base.paths import DATA, ROOT, sha256, whole
 from lib.base.profiles import PROFILES, Profile, get_profile
 
 __all__ = [
     "DATA",
     "PROFILES",
+    "RANDOM",
     "ROOT",
     "TINY",
     "InputError",

@@ -9,6 +9,8 @@ from lib.base.profiles import Profile
 
 TINY = ("tiny-gpt2", "tiny-neox", "tiny-llama")
 """the committed fixture models, by name"""
+RANDOM = ":random"
+"""after the name of a model: its architecture with random weights, the null subject of a verdict"""
 
 
 def label(profile: Profile, model: str, corpus: str, seed: int) -> str:
@@ -25,6 +27,8 @@ def slugify(name: str) -> str:
     """A name that can stand in a path, and no other name's: `owner/name` becomes `owner--name`
     (the hub allows no two hyphens in a row); a name that must change further, and a folder or
     file, for two of them may share a name, gets a tilde and a digest."""
+    if name.endswith(RANDOM):  # no other name's slug has a tilde before this word
+        return f"{slugify(name.removesuffix(RANDOM))}~random"
     if os.path.exists(name) and name not in TINY:
         place = str(Path(name).resolve())
         return f"{_plain(Path(place).name)}~{_digest(place)}"

@@ -3,6 +3,7 @@ record, swap and resume."""
 
 from lib.models.blocks import Block
 from lib.models.hooks import capture, forward_body, get_block, record, resume, swap
+from lib.models.null import draw
 from lib.models.subjects import EMBEDDED, PRESETS, Subject, as_subject, check_subject, load_subject
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "as_subject",
     "capture",
     "check_subject",
+    "draw",
     "forward_body",
     "get_block",
     "load_subject",

@@ -11,6 +11,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -18,10 +19,11 @@ from transformers import (
 )
 
 from lib.base.errors import InputError, unknown
-from lib.base.names import TINY
+from lib.base.names import RANDOM, TINY
 from lib.base.paths import DATA, sha256
 from lib.models.blocks import Block, find_ffn, find_layers
 from lib.models.embedded import smollm2_folder
+from lib.models.null import draw
 from lib.texts.windows import Windows
 
 EMBEDDED = ("smollm2-135m", *TINY)
@@ -126,9 +128,10 @@ class Subject:
 
 def check_subject(name: str) -> None:
     """Raise InputError for a name that cannot be a model: neither embedded, nor a preset, a
-    folder or `owner/name`."""
+    folder or `owner/name`; ":random" may follow."""
     if not isinstance(name, str):
         raise InputError(f"model {name!r} is no text: give a name or the path of a folder.")
+    name = name.removesuffix(RANDOM)
     if name in EMBEDDED or name in PRESETS or (name and Path(name).is_dir()):
         return
     if name.startswith((".", "/", "~")):
@@ -143,27 +146,39 @@ def check_subject(name: str) -> None:
 
 
 def load_subject(
-    name: str, device: str | None = None, dtype: torch.dtype = torch.float32, device_map=None
+    name: str,
+    device: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    device_map=None,
+    seed: int = 42,
 ) -> Subject:
     """Load a model: an embedded name, a preset, a local folder, or `owner/name` on the hub
     (safetensors, no remote code).
 
+    With ":random" after the name it has random weights, drawn with `seed`: the null subject.
     `device` defaults to a GPU where there is one. `device_map="auto"` spreads a model over several
     (accelerate).
     Raises InputError for an unknown name, an unreachable hub, or an architecture that is not
     recognised.
     """
     check_subject(name)
-    where = _locate(name)
+    source, null = name.removesuffix(RANDOM), name.endswith(RANDOM)
+    if null and device_map is not None:
+        raise InputError(f"model {name!r} cannot be spread with device_map: give one device.")
+    where = _locate(source)
     try:
         with _quiet():
-            model, loading = AutoModelForCausalLM.from_pretrained(
-                where,
-                dtype=dtype,
-                device_map=device_map,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
+            if null:
+                model = draw(AutoConfig.from_pretrained(where), seed).to(dtype)
+                loading = {}
+            else:
+                model, loading = AutoModelForCausalLM.from_pretrained(
+                    where,
+                    dtype=dtype,
+                    device_map=device_map,
+                    use_safetensors=True,
+                    output_loading_info=True,
+                )
             tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         if isinstance(error, torch.OutOfMemoryError):
@@ -173,7 +188,7 @@ def load_subject(
         )
         way = (
             "save it again with save_pretrained (safetensors)"
-            if Path(name).is_dir()
+            if Path(source).is_dir()
             else "check the name and the network"
         )
         raise InputError(
@@ -194,7 +209,9 @@ def load_subject(
         )
     if device_map is None:
         model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    label = Path(name).name if Path(name).is_dir() else name
+    label = Path(source).name if Path(source).is_dir() else source
+    if null:
+        return as_subject(model, tokenizer, label + RANDOM)
     return as_subject(
         model, tokenizer, label, key=f"{_weights_key(where, model)}-{dtype}-{_config_key(model)}"
     )

@@ -23,7 +23,7 @@ from lib.base.paths import DATA, ROOT, whole
 from lib.base.profiles import Profile, get_profile
 from lib.models.embedded import ORIGIN
 from lib.models.subjects import Subject, check_subject
-from lib.reports import pictures
+from lib.reports import judging, pictures
 from lib.reports.display import fill_brief, picture, shell, show
 from lib.stats import claims
 from lib.texts.corpora import check_corpus
@@ -46,6 +46,9 @@ class Report:
     options: dict = field(default_factory=dict)
     """further parameters of the notebook that are not at their default"""
     started: float = field(default_factory=time.time)
+    judged: dict = field(default_factory=dict)
+    """the claims judged so far, by id"""
+    claim, claims_table, tally = judging.claim, judging.claims_table, judging.tally
 
     @property
     def folder(self) -> Path:

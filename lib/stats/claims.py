@@ -3,13 +3,23 @@
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import pandas as pd
 
 from lib.base.errors import InputError
+from lib.base.names import RANDOM
 from lib.base.paths import DATA
+from lib.stats.ledger import COLUMNS, IMPORTANCE, VERDICTS, ledger, threshold_in_words
 
-VERDICTS = ("reproduced", "contradicted", "inconclusive", "not run")
+RUN = ("profile", "model", "corpus", "seed", "options")
+JUDGED = ("id", "verdict", "here", "note", *COLUMNS[1:], *RUN)
+"""columns of a claims.csv: what was found, the ledger's row as it was then, and the run"""
+SCORECARD = (
+    *("id", "paper", "section", "importance", "kind", "claim", "published", "here", "verdict"),
+    *("null_verdict", "note", "rule", "amended", "question", *RUN, "run", "notebook"),
+)
+"""columns of the scorecard"""
 
 
 @dataclass(frozen=True)
@@ -122,34 +132,69 @@ def published(
 
 
 def collate() -> pd.DataFrame:
-    """The scorecard: every claims.csv under data/results, with its profile, model and notebook.
-    Empty if there is none."""
-    frames = []
-    for path in sorted((DATA / "results").glob("*/*/*/claims.csv")):
-        profile, model, notebook = path.parts[-4:-1]
-        try:
-            frame = pd.read_csv(path, keep_default_na=False)
-            whole = (
-                list(frame) == [f.name for f in fields(Claim)]
-                and frame.verdict.isin(VERDICTS).all()
-            )
-        except (ValueError, OSError):  # pandas' parser errors are ValueErrors
-            whole = False
-        if not whole:
-            raise InputError(
-                f"{path.relative_to(DATA)} is damaged: delete it and run its notebook again."
-            )
-        frames.append(frame.assign(profile=profile, model=model, notebook=notebook))
-    columns = [
-        "paper",
-        "section",
-        "claim",
-        "published",
-        "here",
-        "verdict",
-        "note",
-        "profile",
-        "model",
-        "notebook",
-    ]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+    """The scorecard: one row a claim and run, from every claims.csv under data/results; empty if
+    there is none.
+
+    Columns id, paper, section, importance, kind, claim (the ledger's sentence), published, here,
+    verdict, null_verdict, note, rule (with its threshold, in words), amended, question; then
+    profile, model, corpus, seed, options, run (its folder) and notebook. What a run with random
+    weights found stands as `null_verdict` beside the same run of the trained model, and in no row
+    of its own. A claim whose rule in the ledger is no longer the one it was judged by is "not run".
+    A notebook without ledger ids in its claims.csv has "" in the columns it lacks.
+    """
+    frames = [_read(p) for p in sorted((DATA / "results").glob("*/*/*/claims.csv"))]
+    if not frames:
+        return pd.DataFrame(columns=[*SCORECARD])
+    columns = [*JUDGED, "claim", "run"]
+    found = pd.concat(frames, ignore_index=True).reindex(columns=columns).fillna("")
+    if found.id.any():
+        found = _by_ledger(found)
+    null = found.model.str.endswith(RANDOM)
+    beside = found[null].assign(model=found.model.str.removesuffix(RANDOM))
+    same = ["id", "notebook", *RUN]
+    beside = beside[[*same, "verdict"]].rename(columns={"verdict": "null_verdict"})
+    found = found[~null].merge(beside, "left", same)
+    return found.reindex(columns=[*SCORECARD]).fillna("")
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """One claims.csv with its folder's names; without ledger ids, the columns of `Claim`."""
+    profile, run, notebook = path.parts[-4:-1]
+    try:
+        frame = pd.read_csv(path, keep_default_na=False, dtype=str)
+        whole = list(frame) in ([f.name for f in fields(Claim)], list(JUDGED))
+        whole = whole and frame.verdict.isin(VERDICTS).all()
+    except (ValueError, OSError):  # pandas' parser errors are ValueErrors
+        whole = False
+    if not whole:
+        raise InputError(
+            f"{path.relative_to(DATA)} is damaged: delete it and run its notebook again."
+        )
+    if "id" in frame:
+        return frame.assign(run=run, notebook=notebook)
+    return frame.assign(id="", profile=profile, model=run, run=run, notebook=notebook)
+
+
+def _by_ledger(found: pd.DataFrame) -> pd.DataFrame:
+    """Rows with ids, told in the ledger's present words; the others as they are."""
+    rows = ledger().set_index("id", drop=False)
+    told = []
+    for row in found.to_dict("records"):
+        if row["id"] in rows.index:
+            now = rows.loc[row["id"]]
+            if any(row[c] != now[c] for c in ("rule", "threshold")):
+                row |= {"verdict": "not run", "note": "its rule has changed: run it again"}
+            told_now = {"claim": now.sentence, "rule": threshold_in_words(now)}
+            row |= {**now.drop("notebook"), **told_now}
+        elif row["id"]:
+            row |= {"claim": row["sentence"], "note": "no longer in the ledger"}
+        told.append(row)
+    return pd.DataFrame(told, columns=found.columns)
+
+
+def count_findings(judged: pd.DataFrame) -> pd.DataFrame:
+    """How many findings had which verdict, [importance, verdict], from rows with columns kind,
+    importance and verdict; identities and settings are not counted."""
+    findings = judged[judged.kind == "finding"]
+    counts = pd.crosstab(findings.importance, findings.verdict)
+    return counts.reindex(index=IMPORTANCE, columns=VERDICTS, fill_value=0)

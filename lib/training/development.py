@@ -7,14 +7,15 @@ import joblib
 import numpy as np
 import pandas as pd
 import torch
-from transformers import AutoModelForCausalLM
 
 from lib.base.cache import cached, digest
 from lib.base.checks import check_fits
 from lib.base.errors import unknown
+from lib.base.names import RANDOM
 from lib.base.steps import Item, each
 from lib.linear.moments import Collector
 from lib.models.hooks import forward_body, record
+from lib.models.null import draw
 from lib.models.subjects import Subject, as_subject
 from lib.texts.windows import Windows
 from lib.training.loop import FAMILIES, TrainingRun, build, train
@@ -22,10 +23,8 @@ from lib.training.loop import FAMILIES, TrainingRun, build, train
 
 def untrained(subject: Subject, seed: int = 42) -> Subject:
     """The subject's architecture at random initialisation, as its own configuration draws it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(subject.model.config).float().to(subject.device)
-    return as_subject(model, subject.tokenizer, f"{subject.name}, random")
+    model = draw(subject.model.config, seed).to(subject.device)
+    return as_subject(model, subject.tokenizer, f"{subject.name}{RANDOM}")
 
 
 def profile(subject: Subject, windows: Windows, n_folds: int = 5, batch: int = 32) -> np.ndarray:

@@ -1,0 +1,188 @@
+"""Claims as a run judges them: one line each where they are decided, and a table at the end.
+
+These functions are methods of `Report`: run.claim, run.claims_table, run.tally.
+"""
+
+import html
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import pandas as pd
+
+from lib.base.errors import InputError
+from lib.base.profiles import Profile
+from lib.reports.display import show
+from lib.stats.claims import JUDGED, count_findings
+from lib.stats.ledger import VERDICTS, claim_row, rows_of, same_setting, threshold_in_words
+from lib.stats.verdicts import Judged, judge, not_run
+
+# Told apart by shape and word as well as by colour (blue against orange); white on each at 4.5:1.
+BADGES = {
+    "reproduced": ("✔", "#00629b"),
+    "contradicted": ("✘", "#a84300"),
+    "inconclusive": ("?", "#595959"),
+    "not run": ("–", "#767676"),
+}
+NOT_REACHED = "not reached"
+
+
+class Run(Protocol):
+    """What is read here of a `Report`."""
+
+    slug: str
+    profile: Profile
+    model: str
+    corpus: str
+    seed: int
+    options: dict
+    judged: dict[str, Judged]
+
+    def save(self, table: pd.DataFrame, name: str) -> pd.DataFrame: ...
+
+
+def claim(
+    run: Run,
+    id: str,
+    statistic,
+    *,
+    exact: bool = False,
+    ok: bool = True,
+    why: str = "",
+    here: str | None = None,
+    model: str | None = None,
+    corpus: str | None = None,
+) -> None:
+    """Judge claim `id` by its rule in the ledger, and show it in one line right here.
+
+    The arguments are those of `lib.stats.judge`: a statistic with its interval, or None and `why`.
+    A claim whose row says "Judged only for …" is "not run" on another model or corpus; `model` and
+    `corpus` name what the statistic is about where that is not the run's own. What was judged lies
+    in `run.judged[id]`. Raises InputError for an id that is not in the ledger, belongs
+    to another notebook, or was judged in this run before.
+    """
+    row = claim_row(id)
+    if id not in set(rows_of(run.slug).id):
+        home = row.notebook or "none"
+        raise InputError(
+            f"claim {id!r} belongs to notebook {home}, not to {run.slug}: judge it there, and link "
+            "to it from here."
+        )
+    if id in run.judged:
+        raise InputError(
+            f"claim {id!r} was judged in this run before: judge it once, or start the run again."
+        )
+    model, corpus = model or run.model, corpus or run.corpus
+    if not same_setting(row, model, corpus):
+        statistic, why = None, f"{model} on {corpus} is not what the claim is about"
+    run.judged[id] = judge(id, statistic, exact=exact, ok=ok, why=why, here=here)
+    display_line(run.judged[id])
+
+
+def claims_table(run: Run):
+    """Close the notebook: write claims.csv and show every claim that the ledger gives it, in the
+    ledger's order; what this run did not judge is "not run", with the reason."""
+    found = _all(run)
+    facts = {
+        "profile": run.profile.name,
+        "model": run.model,
+        "corpus": run.corpus,
+        "seed": run.seed,
+        "options": ";".join(f"{name}={value}" for name, value in run.options.items()),
+    }
+    rows = [asdict(judged) | facts for judged in found]
+    run.save(pd.DataFrame(rows, columns=[*JUDGED]), "claims")
+    table = pd.DataFrame(
+        [
+            {
+                "importance": j.importance,
+                "claim": j.sentence,
+                "published": j.published,
+                "here": j.here,
+                "verdict": mark(j),
+                "rule": threshold_in_words(claim_row(j.id)),
+                "note": _note(j),
+            }
+            for j in found
+        ],
+        columns=["importance", "claim", "published", "here", "verdict", "rule", "note"],
+    )
+    return show(table.map(html.escape))  # show writes text as it is
+
+
+def tally(run: Run) -> str:
+    """How many findings of this notebook had which verdict, and of these the headline ones, in
+    words; identities and settings are not counted."""
+    found = pd.DataFrame([asdict(j) for j in _all(run)], columns=[*JUDGED])
+    counts = count_findings(found)
+    text = f"of {int(counts.to_numpy().sum())} findings {_words(counts.sum())}"
+    headline = counts.loc["headline"]
+    return f"{text}; of the headline ones {_words(headline)}" if headline.any() else text
+
+
+def _words(counts: pd.Series) -> str:
+    return ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v]) or "none"
+
+
+def _all(run: Run) -> list[Judged]:
+    """Every claim of the ledger for this notebook, judged or not."""
+    rows = rows_of(run.slug)
+    return [
+        run.judged.get(row.id) or not_run(row, _unreached(row))
+        for _, row in rows.set_index("id", drop=False).iterrows()
+    ]
+
+
+def _unreached(row: pd.Series) -> str:
+    return "" if row.reason or row.kind == "setting" else NOT_REACHED
+
+
+def mark(judged: Judged) -> str:
+    """The verdict in words: an identity is a check, and a dagger marks an amended rule."""
+    check = " (identity)" if judged.kind == "identity" else ""
+    return f"{judged.verdict}{check}{' †' if judged.amended else ''}"
+
+
+def _note(judged: Judged) -> str:
+    amended = f"† amended: {judged.amended}" if judged.amended else ""
+    return "; ".join(part for part in (judged.note, amended) if part)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One judged claim as a line of a report, in HTML and as plain text."""
+
+    judged: Judged
+
+    def _parts(self) -> list[str]:
+        j = self.judged
+        return [
+            f"published: {j.published}" if j.published else "",
+            f"here: {j.here}" if j.here else "",
+            f"rule: {threshold_in_words(claim_row(j.id))}" if j.rule else "",
+            _note(j),
+        ]
+
+    def __repr__(self) -> str:
+        j = self.judged
+        parts = [part for part in self._parts() if part]
+        return f"{BADGES[j.verdict][0]} {mark(j)}: {j.sentence} ({'; '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        j = self.judged
+        shape, colour = BADGES[j.verdict]
+        badge = (
+            f'<strong style="background:{colour};color:#fff;padding:.1em .5em;border-radius:.3em;'
+            f'white-space:nowrap">{shape} {html.escape(mark(j))}</strong>'
+        )
+        parts = " · ".join(html.escape(part) for part in self._parts() if part)
+        return (
+            f'<p id="claim-{html.escape(j.id)}" style="margin:.2em 0">{badge} '
+            f"{html.escape(j.sentence)}<br><small>{parts}</small></p>"
+        )
+
+
+def display_line(judged: Judged) -> None:
+    """Show a judged claim in the notebook; in plain Python it is printed."""
+    from IPython.display import display
+
+    display(Line(judged))

@@ -1,0 +1,138 @@
+"""A claim of the ledger judged: the rule in its row, applied to the statistic of a run."""
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from numbers import Integral
+
+import pandas as pd
+
+from lib.base.errors import InputError
+from lib.stats.intervals import Interval
+from lib.stats.ledger import claim_row, threshold
+from lib.stats.rank import RankResult
+from lib.stats.rules import DECIDE, Units, as_interval, as_units, guarded
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its verdict here; the columns of the ledger follow."""
+
+    id: str
+    verdict: str
+    here: str
+    """the statistic and its interval as text; of units, the one that decides"""
+    note: str
+    """why it was not run, or what casts doubt on the run"""
+    paper: str
+    section: str
+    importance: str
+    sentence: str
+    published: str
+    kind: str
+    statistic: str
+    rule: str
+    threshold: str
+    whose: str
+    why: str
+    notebook: str
+    reason: str
+    question: str
+    amended: str
+
+
+def judge(
+    id: str,
+    statistic: Interval | float | Units | RankResult | None,
+    *,
+    exact: bool = False,
+    ok: bool = True,
+    why: str = "",
+    here: str | None = None,
+) -> Judged:
+    """The verdict of the ledger's rule for claim `id` from what a run found.
+
+    `statistic`: an Interval; units with intervals that hold jointly for `any_…` and `all_…`; a
+    RankResult for `rank_…`; a number if `exact`; None where this run cannot tell ("not run"). `why`
+    says why it cannot, or why the run is not `ok` to decide either way. `here` replaces the text
+    made from the statistic. Raises InputError for an unknown id, a claim without a rule, a
+    statistic that does not fit the rule, or a missing `why`.
+    """
+    row = claim_row(id)
+    if statistic is None:
+        return not_run(row, why, here or "")
+    if not row.rule:
+        raise InputError(f"claim {id!r} has no rule in the ledger: register one before judging it.")
+    try:
+        limits = threshold(row)
+        verdict = DECIDE[row.rule](statistic, *limits, exact=exact)
+        text = here or in_words(statistic, row.rule, limits, verdict, exact)
+    except InputError as error:
+        raise InputError(f"claim {id!r} ({row.rule}): {error}") from None
+    return Judged(verdict=guarded(verdict, ok, why), here=text, note="" if ok else why, **row)
+
+
+def not_run(row: pd.Series, why: str = "", here: str = "") -> Judged:
+    """A claim of the ledger that this run does not judge. Raises InputError if neither `why` nor
+    the row's `reason` says why, and it is no setting."""
+    note = why or row.reason or ("a setting of the paper" if row.kind == "setting" else "")
+    if not note:
+        raise InputError(f"claim {row.id!r} is not run: give `why`, a few words.")
+    return Judged(verdict="not run", here=here, note=note, **row)
+
+
+def in_words(
+    statistic: Interval | float | Units | RankResult,
+    rule: str,
+    limits: tuple[float, ...],
+    verdict: str,
+    exact: bool = False,
+) -> str:
+    """The statistic as text: "0.70 [0.65, 0.75]", "block 11: 0.98 [0.97, 0.99], of 30", or rho with
+    its p."""
+    if isinstance(statistic, RankResult):
+        interval = statistic.narrow if rule == "rank_none" else statistic.interval
+        rho, level = f"{interval:.2f}".replace("-", "−"), " (90%)" * (rule == "rank_none")
+        power = f"80% power from |ρ| {statistic.visible:.2f}"
+        return f"ρ {rho}{level}, p {statistic.p:.2g}, n {statistic.n} ({power})"
+    if isinstance(statistic, Mapping | pd.DataFrame):
+        units = as_units(statistic, exact)
+        unit = deciding(units, rule, verdict, limits)
+        name = f"block {unit}" if isinstance(unit, Integral) else str(unit)
+        return f"{name}: {interval_text(units[unit])}, of {len(units)}"
+    return interval_text(as_interval(statistic, exact))
+
+
+def deciding(
+    units: Mapping[Hashable, Interval], rule: str, verdict: str, limits: tuple[float, ...]
+) -> Hashable:
+    """The unit that a verdict over units rests on: for "some …" the one that comes nearest, for
+    "all …" the one that does worst."""
+
+    def clears(interval: Interval, by_bound: bool) -> float:
+        """How well a unit does, by the bound that must clear the threshold or by the other."""
+        low, high = interval.low, interval.high
+        if rule.endswith("below"):
+            low, high = -high, -low
+        elif not rule.endswith("above"):  # minus the distance from the middle of the margin
+            middle = limits[0] if rule == "equal" else sum(limits) / 2
+            far, near = max(high - middle, middle - low), max(low - middle, middle - high)
+            low, high = -far, -near
+        found = low if by_bound else high
+        return -math.inf if math.isnan(found) else found
+
+    some = rule.startswith("any")
+    by_bound = verdict == "reproduced" if some else verdict != "contradicted"
+    order = max if some else min
+    return order(units, key=lambda unit: clears(units[unit], by_bound))
+
+
+def interval_text(interval: Interval) -> str:
+    """ "0.70 [0.65, 0.75]", with two digits of its width; a value without bounds says so."""
+    value, low, high = interval.value, interval.low, interval.high
+    if not math.isfinite(low) or not math.isfinite(high):
+        return f"{value:.3g} (no interval)"
+    if low == high:
+        return f"{value:,.6g}"
+    width = math.floor(math.log10((high - low) * (1 + 1e-9)))
+    return f"{interval:,.{min(max(0, 1 - width), 8)}f}".replace("-", "−")
