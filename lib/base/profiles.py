@@ -22,9 +22,9 @@ class Profile:
     """tokens whose statistics are measured for every block (Whipp §4: 15-30 k)"""
     segments: int = 5
     """budgets of the learning curve: each twice the one before, the last all of `fit_tokens`"""
-    eval_tokens: int = 12_288
+    eval_tokens: int = 6_144
     """tokens of other documents on which perplexity is measured"""
-    descent_steps: int = 5_000
+    descent_steps: int = 4_000
     """steps of the trained linear baselines (Whipp §5.1 reads them at 3,000; exact descent
     continues the curve)"""
     descent_blocks: int = 3
@@ -33,7 +33,7 @@ class Profile:
     """corpora of the cross-domain work, the reference first"""
     domain_tokens: int = 30_720
     """tokens measured on each domain (Whipp §5.7: 15 k)"""
-    sweep_tokens: int = 6_144
+    sweep_tokens: int = 4_096
     """tokens on which a swapped or healed layer is priced, on each of two domains"""
     probe_tokens: int = 30_720
     """rows captured per block for probes and candidates (Whipp §5.5: 30 k)"""
@@ -41,15 +41,15 @@ class Profile:
     """steps of the direct solver of product branches"""
     adamw_steps: int = 8_000
     """steps of the paper's solver of product branches (Whipp §9)"""
-    adamw_blocks: int | None = 4
+    adamw_blocks: int | None = 3
     """how many blocks, evenly spaced, the paper's solver is run on; None: all"""
-    candidate_steps: int = 2_500
+    candidate_steps: int = 1_500
     """steps of a trained candidate (Whipp §9: 8,000)"""
-    heal_steps: int = 100
+    heal_steps: int = 60
     """fine-tuning steps of a swapped layer (Whipp §4: 200)"""
     heal_windows: int = 1
     """windows in each of these steps (Whipp does not say how many)"""
-    training_steps: int = 1_000
+    training_steps: int = 600
     """steps of each small model trained on the spot"""
     training_windows: int = 8
     """windows in each of these steps"""
