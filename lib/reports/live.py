@@ -110,6 +110,8 @@ def index(home: Path) -> None:
     refresh = '<meta http-equiv="refresh" content="5">' if series["on"] else ""
     script = SCRIPT.replace("SILENCE", str(SILENCE)) if series["on"] else ""
     over = "a run is on" if series["on"] else "no run is on"
+    site = home / "site" / "index.html"
+    link = '<p><a href="site/index.html">The same as a site</a>, to search and sort.</p>'
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8">{refresh}'
         f"<title>The Nonlinearity Budget: {home.name}</title><style>{STYLE}</style>"
@@ -118,7 +120,8 @@ def index(home: Path) -> None:
         f'<p id="now" data-written="{time.time():.0f}"><small>'
         f"{time.strftime('%Y-%m-%d %H:%M:%S')}, {over}.</small></p>"
         f"<table><tr><th></th><th>report</th><th>state</th><th>time</th><th>verdicts</th></tr>"
-        f"{rows}</table><script>{script}</script></html>\n"
+        f"{rows}</table>{link if site.exists() and not series['on'] else ''}"
+        f"<script>{script}</script></html>\n"
     )
     with whole(home / "index.html") as part:
         part.write_text(page)

@@ -110,21 +110,25 @@ class Report:
         fill_brief(sentences)
 
     def scorecard(self) -> pd.DataFrame:
-        """Every claims.csv found, as one table by paper; written to data/results/scorecard.csv
-        when the committed notebooks are made."""
-        found = claims.collate()
-        if (
-            COMMITTING in os.environ
-        ):  # the results that are committed, not those that this machine happens to hold
+        """Every judged claim that lies under data/results, with a column `whose`: "committed" for
+        the rows of data/results/scorecard.csv, as they stand there, "yours" for all others.
+
+        That file is written when the committed notebooks are made, and then alone.
+        """
+        found, target = claims.collate(), DATA / "results" / "scorecard.csv"
+        if COMMITTING in os.environ:
             found = found[found.profile.isin(["study", "paper"])]
-        target = (
-            DATA / "results" / "scorecard.csv"
-            if COMMITTING in os.environ
-            else self.folder / "scorecard.csv"
+            with whole(target) as part:
+                found.to_csv(part, index=False, lineterminator="\n")
+            return found.assign(whose="committed")
+        committed = pd.read_csv(target, keep_default_na=False, dtype=str)
+        committed = committed.reindex(columns=[*claims.SCORECARD]).fillna("")
+        known = set(zip(committed.profile, committed.run))
+        own = [run not in known for run in zip(found.profile, found.run)]
+        return pd.concat(
+            [committed.assign(whose="committed"), found[own].assign(whose="yours")],
+            ignore_index=True,
         )
-        with whole(target) as part:
-            found.to_csv(part, index=False, lineterminator="\n")
-        return found
 
     def verdicts(self, found: list[claims.Claim]):
         """Write claims.csv and show it as a table."""

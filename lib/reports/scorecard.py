@@ -12,7 +12,7 @@ from lib.stats import claims
 
 # Pages of tables have no contents on their right.
 WIDE = ["---", "html_theme.sidebar_secondary.remove: true", "---"]
-WIDTHS = (6, 7, 28, 14, 16, 10, 9, 10)
+WIDTHS = (5, 7, 27, 14, 15, 9, 7, 7, 9)
 """per cent of the scorecard for each column"""
 
 
@@ -20,13 +20,15 @@ def claim_rows(results: Path | None = None) -> pd.DataFrame:
     """The judged claims to show: the committed scorecard, or what lies under the folder
     data/results/<profile> now.
 
-    Columns paper, section, claim, published, here, verdict, note, profile, model, notebook.
+    Columns as those of lib.stats.collate. The committed scorecard holds only what the committed
+    reports judged, whatever else was run here since.
     """
     if results is not None:
         found = claims.collate()
         return found[found.profile == Path(results).name].reset_index(drop=True)
     path = DATA / "results" / "scorecard.csv"
-    return pd.read_csv(path, keep_default_na=False) if path.exists() else claims.collate()[:0]
+    none = pd.DataFrame(columns=[*claims.SCORECARD])
+    return pd.read_csv(path, keep_default_na=False, dtype=str) if path.exists() else none
 
 
 def with_pages(rows: pd.DataFrame, pages: list[Page]) -> pd.DataFrame:
@@ -35,7 +37,7 @@ def with_pages(rows: pd.DataFrame, pages: list[Page]) -> pd.DataFrame:
     runs = {(p.run, p.notebook): p for p in pages}
     found = [
         runs.get((model, notebook)) or runs.get(("", notebook))
-        for model, notebook in zip(rows.model, rows.notebook, strict=True)
+        for model, notebook in zip(rows.run, rows.notebook, strict=True)
     ]
     found = rows.assign(
         page=[p.docname if p else "" for p in found], report=[p.short if p else "" for p in found]
@@ -44,8 +46,9 @@ def with_pages(rows: pd.DataFrame, pages: list[Page]) -> pd.DataFrame:
 
 
 def counts(rows: pd.DataFrame) -> str:
-    """`31 reproduced · 12 contradicted`: how many rows have which verdict."""
-    found = rows.verdict.value_counts()
+    """`31 reproduced · 12 contradicted`: how many findings have which verdict; identities and
+    settings are checks, not findings."""
+    found = rows.verdict[rows.kind == "finding"].value_counts()
     return " · ".join(f"{found[v]} {v}" for v in claims.VERDICTS if v in found) or "no claims yet"
 
 
@@ -91,12 +94,16 @@ def scorecard(rows: pd.DataFrame) -> str:
             "paper": rows.paper,
             "section": rows.section.map(escape),
             "claim": [
-                f"{escape(c)}<div class='predicate'>{escape(n)}</div>"
-                for c, n in zip(rows.claim, rows.note, strict=True)
+                f"{escape(c)}<div class='predicate'>{escape('; '.join(filter(None, said)))}</div>"
+                for c, *said in zip(rows.claim, rows.rule, rows.note, strict=True)
             ],
             "published": rows.published.map(escape),
             "here": rows.here.map(escape),
             "verdict": [f"<span class='{v.replace(' ', '-')}'>{v}</span>" for v in rows.verdict],
+            "importance": [
+                i if kind == "finding" else kind
+                for i, kind in zip(rows.importance, rows.kind, strict=True)
+            ],
             "model": [escape(f"{m}, {p}") for m, p in zip(rows.model, rows.profile, strict=True)],
             "report": [
                 f'<a href="../{escape(p)}.html">{escape(r)}</a>'
@@ -118,7 +125,7 @@ def scorecard(rows: pd.DataFrame) -> str:
         order=[],
         layout={"top1": "searchPanes"},
         searchPanes={
-            "columns": [5, 0, 6, 7],
+            "columns": [5, 6, 0, 7, 8],
             "layout": "auto",
             "controls": False,
             "viewTotal": True,
@@ -131,8 +138,9 @@ def scorecard(rows: pd.DataFrame) -> str:
             *WIDE,
             "# Scorecard",
             "",
-            f"{counts(rows)}, of {len(rows)} claims. A verdict is computed by the predicate in "
-            "small type; a contradicted claim is a finding, not a failure.",
+            f"Findings: {counts(rows)}; with identities and settings, {len(rows)} rows. A verdict "
+            "follows from the rule in small type, which stood in the ledger before the result did; "
+            "a contradicted claim is a finding, not a failure.",
             "",
             '<script src="../_static/itables.js"></script>',
             "",

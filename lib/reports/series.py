@@ -127,8 +127,24 @@ def series(given: dict[str, str]) -> int:
                     drive(chosen, arguments, lock, follower)
             finally:
                 live.end(chosen)
+        if not code:
+            site(chosen)
         print(follower.summary(time.time() - started))
         return 0 if follower.complete else 1
+
+
+def site(chosen: Plan) -> None:
+    """Make a site of the reports that are there, beside their index page, and link it there."""
+    from lib.reports.site import build_site  # loads the whole library
+
+    home = ROOT / chosen.home
+    reports = [home / t.run / f"{t.notebook}.ipynb" for t in chosen.tasks]
+    build_site(
+        [path for path in reports if path.exists()],
+        home / "site",
+        DATA / "results" / chosen.profile.name,
+    )
+    live.index(home)
 
 
 def notebooks(given: dict[str, str]) -> int:

@@ -138,9 +138,9 @@ def collate() -> pd.DataFrame:
     Columns id, paper, section, importance, kind, claim (the ledger's sentence), published, here,
     verdict, null_verdict, note, rule (with its threshold, in words), amended, question; then
     profile, model, corpus, seed, options, run (its folder) and notebook. What a run with random
-    weights found stands as `null_verdict` beside the same run of the trained model, and in no row
-    of its own. A claim whose rule in the ledger is no longer the one it was judged by is "not run".
-    A notebook without ledger ids in its claims.csv has "" in the columns it lacks.
+    weights found, in any profile, stands as `null_verdict` beside the run of the trained model, and
+    in no row of its own. A claim whose rule in the ledger is no longer the one it was judged by is
+    "not run". A claims.csv without ledger ids has "" in the columns it lacks.
     """
     frames = [_read(p) for p in sorted((DATA / "results").glob("*/*/*/claims.csv"))]
     if not frames:
@@ -151,7 +151,9 @@ def collate() -> pd.DataFrame:
         found = _by_ledger(found)
     null = found.model.str.endswith(RANDOM)
     beside = found[null].assign(model=found.model.str.removesuffix(RANDOM))
-    same = ["id", "notebook", *RUN]
+    # At another budget it tells as much: of several profiles, the first by name.
+    same = ["id", "notebook", *(column for column in RUN if column != "profile")]
+    beside = beside.sort_values("profile").drop_duplicates(same)
     beside = beside[[*same, "verdict"]].rename(columns={"verdict": "null_verdict"})
     found = found[~null].merge(beside, "left", same)
     return found.reindex(columns=[*SCORECARD]).fillna("")
