@@ -20,9 +20,9 @@ import torch
 
 from lib.base import cache
 from lib.linear import recoverability
-from lib.models import load_subject, swap
+from lib.models import Subject, load_subject, swap
 from lib.swaps import swap_sweep, token_losses
-from lib.texts import load_corpus, windows
+from lib.texts import Windows, cut_windows, load_corpus
 
 
 def seconds(call) -> tuple[float, object]:
@@ -32,16 +32,18 @@ def seconds(call) -> tuple[float, object]:
     return time.perf_counter() - start, result
 
 
-def load(model: str, corpus: str, n_tokens: int):
+def load(model: str, corpus: str, n_tokens: int) -> tuple[Subject, Windows]:
     """The subject and its windows, with an empty cache of their own."""
     cache.CACHE = Path(tempfile.mkdtemp())
     subject = load_subject(model)
-    return subject, windows(load_corpus(corpus).fit, subject.tokenizer, n_tokens, 128, corpus)
+    with redirect_stdout(StringIO()):
+        data = cut_windows(load_corpus(corpus).fit, subject.tokenizer, 128, name=corpus)
+    return subject, data.take(n_tokens)
 
 
 @torch.no_grad()
 def plain(subject, data) -> None:
-    for chunk in data.split(16):
+    for chunk in data.tokens.split(16):
         subject.model(chunk.to(subject.device), use_cache=False)
 
 
@@ -75,7 +77,8 @@ def main() -> None:
     forward, _ = seconds(lambda: plain(subject, data))
     measured, found = seconds(lambda: recoverability(subject, data))
     print(
-        f"{subject}\n{data.numel():,} tokens, {torch.get_num_threads()} threads, {subject.device}"
+        f"{subject}\n{data}\n{data.n_tokens:,} tokens, {torch.get_num_threads()} threads, "
+        f"{subject.device}"
     )
     print(
         f"measured pass: {measured:.1f} s = {measured / forward:.2f} x a plain forward pass "

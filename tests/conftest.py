@@ -32,3 +32,17 @@ def tiny_windows(tiny_gpt2):
     """Forty windows in order, so that a slice of them is what it seems."""
     text = load_corpus("wikipedia-sample").fit
     return cut_windows(text, tiny_gpt2.tokenizer, 128, seed=None).take(5120)
+
+
+@pytest.fixture(scope="session")
+def drawn_windows(tiny_gpt2):
+    """Sixty windows drawn from all documents, so that folds go by document."""
+    text = load_corpus("wikipedia-sample").fit
+    return cut_windows(text, tiny_gpt2.tokenizer, 128, seed=42).take(7680)
+
+
+@pytest.fixture(scope="session")
+def unseen_windows(tiny_gpt2):
+    """Eight windows drawn from documents that neither of the others holds."""
+    text = load_corpus("wikipedia-sample").eval
+    return cut_windows(text, tiny_gpt2.tokenizer, 128, seed=42).take(1024)

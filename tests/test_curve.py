@@ -253,7 +253,9 @@ def test_fold_mean_covers_where_the_plain_interval_does_not():
 
 def test_the_figure_has_a_panel_a_block():
     curve, _ = drawn(gaussian, 640, 0)
-    limits = pd.DataFrame([{"block": b, **vars(curve.plain)} for b in (2, 5, 7, 9)])
+    plain = curve.plain
+    limit = {"r2_limit": plain.value, "limit_low": plain.low, "limit_high": plain.high}
+    limits = pd.DataFrame([{"block": b, **limit} for b in (2, 5, 7, 9)])
     table = pd.concat([curve.table.assign(block=b) for b in limits.block])
     figure = curve_figure(table, limits, "tiny")
     assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes] == [

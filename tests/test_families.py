@@ -9,6 +9,7 @@ from lib.base import InputError
 from lib.linear import AffineMap
 from lib.models import as_subject, capture, record, resume, swap
 from lib.models.blocks import find_layers
+from lib.texts import Windows
 
 COMMON = dict(
     hidden_size=32,
@@ -70,11 +71,11 @@ def test_parallel_or_sequential(subject):
 
 
 def test_recorded_input_gives_recorded_output(subject):
-    rows = capture(subject, TOKENS, range(len(subject)))
+    rows = capture(subject, Windows.of(TOKENS), range(len(subject)))
     assert sorted(rows) == list(range(len(find_layers(subject.model))))
     for i, (x, y) in rows.items():
-        again = subject.blocks[i].ffn(x.view(*TOKENS.shape, -1)).flatten(0, 1)
-        assert torch.equal(again, y), f"block {i}"
+        assert x.shape == (*TOKENS.shape, 32)
+        assert torch.equal(subject.blocks[i].ffn(x), y), f"block {i}"
 
 
 def test_swap_for_itself_is_bit_equal_and_another_map_is_not(subject):

@@ -70,13 +70,17 @@ def test_healing_of_an_unknown_module_is_not_cached(tiny_gpt2, tiny_windows):
     assert not torch.allclose(small.layer.weight, large.layer.weight)
 
 
-def test_one_held_out_window_gives_no_unseen_gain(tiny_gpt2, tiny_windows):
-    table = residual_probes(
-        BlockRows(tiny_gpt2, tiny_windows[:5], [1]), [42], layout=((2, 4),), steps=20
-    ).table
+@pytest.mark.parametrize("n", [5, 10])
+def test_one_held_out_document_gives_no_unseen_gain(tiny_gpt2, tiny_windows, n):
+    """However many windows it has."""
+    rows = BlockRows(tiny_gpt2, tiny_windows[:n], [1])
+    assert len(set(rows(1).document)) == 1 and len(rows(1).document) == n // 5
+    table = residual_probes(rows, [42], layout=((2, 4),), steps=20).table
     assert np.isfinite(table.gain).all() and table[
         ["gain_unseen", "gain_unseen_low", "gain_unseen_high"]
     ].isna().all(axis=None)
+    fitted = fit_candidates(rows, ["poly"], [42], steps=20).table
+    assert np.isfinite(fitted.r2).all() and fitted.r2_unseen.isna().all()
 
 
 def test_conjunction_index_of_nothing_finite_is_refused():
@@ -99,9 +103,11 @@ def test_delta_ppl_and_variance_refuse_what_does_not_fit():
     base = np.ones((4, 3))
     for wrong in (np.ones((1, 3)), np.ones((4, 1))):
         with pytest.raises(InputError, match="same windows"):
-            delta_ppl(base, {1: wrong})
+            delta_ppl(base, {1: wrong}, np.arange(4))
     with pytest.raises(InputError, match="level 95"):
-        delta_ppl(base, {1: base}, level=95)
+        delta_ppl(base, {1: base}, np.arange(4), level=95)
+    with pytest.raises(InputError, match="3 documents do not fit losses of 4 windows"):
+        delta_ppl(base, {1: base}, np.arange(3))
     grid = (
         pd.MultiIndex.from_product([range(3), range(2)], names=["family", "block"])
         .to_frame(index=False)

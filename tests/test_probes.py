@@ -1,5 +1,6 @@
-"""Probes, their two solvers, candidates, healing and the analysis of variance, each against
-something known."""
+"""Probes, their two solvers and candidates, each against something known."""
+
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from torch import nn
 
 from lib.base import InputError
 from lib.linear import AffineMap, recoverability
+from lib.models import capture
 from lib.probes import (
     PROBES,
     BlockRows,
@@ -22,14 +24,10 @@ from lib.probes import (
     random_half,
     residual_probes,
 )
-from lib.probes.candidates import _in_units
+from lib.probes.candidates import _in_units, _unseen
 from lib.probes.products import products
-from lib.probes.solvers import Residual, fit_adamw, fit_direct
-from lib.stats import pairwise, variance_shares
-from lib.swaps import delta_ppl, heal, residual_streams, swap_sweep, token_losses
-from lib.swaps.healing import trainable
-from lib.training import develop, untrained
-from lib.training.development import checkpoints, profile
+from lib.probes.residual import _gains
+from lib.probes.solvers import Path, Residual, fit_adamw, fit_direct
 
 
 def test_parameter_counts_of_table_2():
@@ -65,8 +63,8 @@ def test_impossible_layouts_are_refused(layout, why):
         PolyLinear(6, 6, layout)
 
 
-def test_unknown_candidate_and_solver(tiny_gpt2, tiny_windows):
-    rows = BlockRows(tiny_gpt2, tiny_windows, [1])
+def test_unknown_candidate_and_solver(tiny_gpt2, drawn_windows):
+    rows = BlockRows(tiny_gpt2, drawn_windows, [1])
     with pytest.raises(InputError, match="did you mean 'dense2x'"):
         build_probe("dense2", 4, 4)
     with pytest.raises(InputError, match="unknown candidate"):
@@ -145,10 +143,10 @@ def test_no_product_means_no_gain():
         assert 1 - min(e.sum() for e in path.errors) / path.errors[0].sum() < 0.01
 
 
-def test_gains_are_those_of_the_modules(tiny_gpt2, tiny_windows):
-    rows = BlockRows(tiny_gpt2, tiny_windows, [0, 2])
+def test_gains_are_those_of_the_modules(tiny_gpt2, drawn_windows):
+    rows = BlockRows(tiny_gpt2, drawn_windows, [0, 2])
     found = residual_probes(rows, [42, 43], layout=((2, 4),), steps=60)
-    measured = recoverability(tiny_gpt2, tiny_windows)
+    measured = recoverability(tiny_gpt2, drawn_windows)
     assert (found.table.gain >= 0).all()
     for row in found.table.itertuples():
         split = rows(row.block)
@@ -161,21 +159,79 @@ def test_gains_are_those_of_the_modules(tiny_gpt2, tiny_windows):
         r2 = 1 - float(error) / float(split.deviation().sum())
         assert r2 == pytest.approx(row.r2_lin + row.gain, abs=1e-5)
         assert row.r2_lin == pytest.approx(
-            measured.table.r2_lin[row.block], abs=1e-6
+            measured.table.r2_held_out[row.block], abs=1e-6
         )  # same split as the survey
 
 
-def test_a_finished_block_is_not_fitted_again(tiny_gpt2, tiny_windows, monkeypatch):
-    first = residual_probes(BlockRows(tiny_gpt2, tiny_windows, [1]), [42], steps=40)
+def paths_of(seed=0, n_checkpoints=6):
+    """Errors of checkpoints on nine held-out windows of four documents, [n_checkpoints, 9]."""
+    document = np.array([8, 2, 8, 5, 2, 9, 5, 8, 9])
+    errors = np.random.default_rng(seed).uniform(1, 9, size=(n_checkpoints, 9))
+    halves = [np.isin(document, half) for half in ([2, 8], [5, 9])]  # every other one, sorted
+    return errors, document, halves
+
+
+def test_unseen_gains_choose_on_other_documents_than_they_score():
+    errors, document, (one, other) = paths_of()
+    deviation = np.linspace(20, 30, 9)
+    path = Path(7, list(range(0, 60, 10)), [0.0] * 6, [0.1] * 6, list(errors), {})
+    found = _gains(path, deviation, document)
+    saved = np.empty(9)
+    for chosen_on, scored_on in ((one, other), (other, one)):
+        best = min(range(6), key=lambda k: errors[k, chosen_on].sum())
+        saved[scored_on] = errors[0, scored_on] - errors[best, scored_on]
+    assert found["gain_unseen"] == pytest.approx(saved.sum() / deviation.sum())
+    best = errors.sum(1).argmin()
+    assert found["gain"] == pytest.approx((errors[0] - errors[best]).sum() / deviation.sum())
+    assert found["best_step"] == 10 * best and found["gain"] > found["gain_unseen"]
+    # The bootstrap draws documents: all samples of four of the four, each as likely as another.
+    per = {d: (saved[document == d].sum(), deviation[document == d].sum()) for d in (2, 5, 8, 9)}
+    ratios = [
+        sum(per[d][0] for d in drawn) / sum(per[d][1] for d in drawn)
+        for drawn in itertools.product(per, repeat=4)
+    ]
+    ends = [found["gain_unseen_low"], found["gain_unseen_high"]]
+    assert ends == pytest.approx(np.quantile(ratios, [0.025, 0.975]), abs=0.02)
+    assert found["gain_unseen_low"] < found["gain_unseen"] < found["gain_unseen_high"]
+
+
+def test_an_unseen_score_chooses_on_other_documents_than_it_scores():
+    errors, document, (one, other) = paths_of(1)
+    left = sum(
+        errors[min(range(6), key=lambda k: errors[k, a].sum()), b].sum()
+        for a, b in ((one, other), (other, one))
+    )
+    path = dict(enumerate(errors))
+    assert _unseen(path, document, 300.0) == pytest.approx(1 - left / 300)
+    assert _unseen(path, document, 300.0) < 1 - errors.sum(1).min() / 300
+    assert np.isnan(_unseen(path, np.full(9, 4), 300.0))
+
+
+def test_held_out_rows_are_those_of_whole_documents(tiny_gpt2, drawn_windows):
+    rows = BlockRows(tiny_gpt2, drawn_windows, [1], n_folds=4)
+    fold = drawn_windows.folds(4).numpy()
+    assert rows.held_out.tolist() == (fold == 3).tolist()
+    document = drawn_windows.document.numpy()
+    split = rows(1)
+    assert split.document.tolist() == document[fold == 3].tolist()
+    assert not set(split.document) & set(document[fold != 3])
+    x, y = capture(tiny_gpt2, drawn_windows, [1])[1]
+    assert torch.equal(split.x, x[fold != 3].flatten(0, 1)) and torch.equal(
+        split.y_test, y[fold == 3]
+    )
+
+
+def test_a_finished_block_is_not_fitted_again(tiny_gpt2, drawn_windows, monkeypatch):
+    first = residual_probes(BlockRows(tiny_gpt2, drawn_windows, [1]), [42], steps=40)
     monkeypatch.setattr(BlockRows, "__call__", lambda *_: pytest.fail("rows were captured again"))
-    again = residual_probes(BlockRows(tiny_gpt2, tiny_windows, [1]), [42], steps=40)
+    again = residual_probes(BlockRows(tiny_gpt2, drawn_windows, [1]), [42], steps=40)
     pd.testing.assert_frame_equal(first.table, again.table)
 
 
-def test_rows_come_in_groups_that_fit_and_are_right(tiny_gpt2, tiny_windows):
+def test_rows_come_in_groups_that_fit_and_are_right(tiny_gpt2, drawn_windows):
     whole, one = (
-        BlockRows(tiny_gpt2, tiny_windows, range(6)),
-        BlockRows(tiny_gpt2, tiny_windows, range(6), limit=1),
+        BlockRows(tiny_gpt2, drawn_windows, range(6)),
+        BlockRows(tiny_gpt2, drawn_windows, range(6), limit=1),
     )
     for block in (0, 3):
         assert torch.equal(whole(block).x, one(block).x) and torch.equal(
@@ -183,7 +239,7 @@ def test_rows_come_in_groups_that_fit_and_are_right(tiny_gpt2, tiny_windows):
         )
     assert len(whole._held) == 6 and len(one._held) == 1
     with pytest.raises(InputError, match="block 9 does not exist"):
-        BlockRows(tiny_gpt2, tiny_windows, [9])
+        BlockRows(tiny_gpt2, drawn_windows, [9])
 
 
 @pytest.mark.parametrize("name", list(PROBES))
@@ -193,12 +249,14 @@ def test_scales_fold_back_exactly(name):
     assert torch.allclose(_in_units(model, 3.0, 5.0)(x), expected, atol=1e-3)
 
 
-def test_candidates_start_from_the_ceiling_and_count(tiny_gpt2, tiny_windows):
-    rows = BlockRows(tiny_gpt2, tiny_windows, [1])
+def test_candidates_start_from_the_ceiling_and_count(tiny_gpt2, drawn_windows):
+    rows = BlockRows(tiny_gpt2, drawn_windows, [1])
     found = fit_candidates(rows, ["linear", "poly", "dense2x"], [42, 43], steps=20)
     table = found.table.set_index(["candidate", "seed"])
-    linear = recoverability(tiny_gpt2, tiny_windows).table.r2_lin[1]
+    linear = recoverability(tiny_gpt2, drawn_windows).table.r2_held_out[1]
     assert table.r2["linear", 42] == pytest.approx(linear, abs=1e-5)
+    assert table.r2_unseen["linear", 42] == table.r2["linear", 42]  # nothing was chosen
+    assert (table.r2_unseen <= table.r2 + 1e-9).all() and table.r2_unseen["poly"].gt(0).all()
     naive = fit_candidates(rows, ["poly"], [42, 43], steps=20, scale_aware=False).table.set_index(
         ["candidate", "seed"]
     )
@@ -211,243 +269,3 @@ def test_candidates_start_from_the_ceiling_and_count(tiny_gpt2, tiny_windows):
     assert table.compression["linear", 42] == pytest.approx(
         tiny_gpt2.blocks[1].n_params / (128 * 129)
     )
-
-
-def test_healing_the_original_lowers_its_training_loss_and_leaves_the_model_alone(
-    tiny, tiny_windows
-):
-    few = tiny_windows[:4]
-    before = token_losses(tiny, few)
-    block = len(tiny) - 1
-    healed = heal(
-        tiny, few, {(block, "original", 42): tiny.blocks[block].ffn}, steps=6, lr=1e-3, batch=2
-    )
-    assert torch.equal(before, token_losses(tiny, few))
-    assert not any(p.requires_grad for p in tiny.model.parameters())
-    base, losses = swap_sweep(tiny, few, healed)
-    assert losses[block, "original", 42].mean() < base.mean()
-
-
-def test_healing_resumed_from_the_stream_is_healing_from_the_start(tiny, tiny_windows):
-    """One step by hand, through the whole model."""
-    few, block = tiny_windows[:2], 2
-    module = AffineMap(torch.randn(128, 128) * 0.01, torch.zeros(128))
-    healed = heal(tiny, few, {(block, "linear", 0): module}, steps=1, lr=1e-3, batch=2)[
-        block, "linear", 0
-    ]
-    layer = trainable(module)
-    original = tiny.blocks[block].ffn
-    setattr(tiny.blocks[block].layer, tiny.blocks[block].ffn_name, layer)
-    try:
-        logits = tiny.model(few, use_cache=False).logits
-        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), few[:, 1:].flatten())
-        optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.0)
-        loss.backward()
-        optimizer.step()
-    finally:
-        setattr(tiny.blocks[block].layer, tiny.blocks[block].ffn_name, original)
-    assert (
-        healed.weight - layer.weight
-    ).abs().mean() < 1e-5  # Adam's first step is ±lr where the gradient is clear
-
-
-def test_streams_are_the_inputs_of_the_blocks(tiny, tiny_windows):
-    streams = residual_streams(tiny, tiny_windows[:3], [0, 4])
-    assert set(streams) == {0, 4} and streams[4].shape == (3, 128, 128)
-    with pytest.raises(InputError, match="0 steps"):
-        heal(tiny, tiny_windows, {}, steps=0)
-
-
-def test_a_sweep_takes_several_modules_in_one_place(tiny_gpt2, tiny_windows):
-    few, maps = tiny_windows[:3], recoverability(tiny_gpt2, tiny_windows).maps
-    _, plain = swap_sweep(tiny_gpt2, few, maps)
-    base, several = swap_sweep(
-        tiny_gpt2,
-        few,
-        {
-            (b, name): m
-            for b in (1, 3)
-            for name, m in (("a", maps[b]), ("own", tiny_gpt2.blocks[b].ffn))
-        },
-    )
-    assert np.array_equal(several[1, "a"], plain[1]) and np.allclose(several[3, "own"], base)
-    table = delta_ppl(base, several, names=["candidate"])
-    assert list(table.candidate) == ["a", "own", "a", "own"] and list(table.block) == [1, 1, 3, 3]
-
-
-def test_a_module_of_the_readers_own_is_not_cached(tiny_gpt2, tiny_windows):
-    class Own(nn.Module):
-        scale = 0.0
-
-        def forward(self, x):
-            return x * self.scale
-
-    few, own = tiny_windows[:2], Own()
-    _, first = swap_sweep(tiny_gpt2, few, {1: own})
-    own.scale = 5.0  # neither weights nor repr change
-    _, second = swap_sweep(tiny_gpt2, few, {1: own})
-    assert not np.allclose(first[1], second[1])
-
-
-@given(st.lists(st.integers(2, 4), min_size=2, max_size=3), st.integers(0, 10**6))
-@settings(max_examples=15, deadline=None)
-def test_variance_shares_are_those_of_nested_regressions(sizes, seed):
-    """Main effects and the sum against least squares on indicator variables."""
-    factors = list("abc")[: len(sizes)]
-    grid = pd.MultiIndex.from_product([range(n) for n in sizes], names=factors).to_frame(
-        index=False
-    )
-    grid["r2"] = np.random.default_rng(seed).normal(size=len(grid))
-    shares = variance_shares(grid, factors).set_index("term").share
-    assert shares.sum() == pytest.approx(1)
-    y = grid.r2 - grid.r2.mean()
-    for factor in factors:
-        design = pd.get_dummies(grid[factor]).to_numpy(float)
-        fitted = design @ np.linalg.lstsq(design, y, rcond=None)[0]
-        assert shares[factor] == pytest.approx((fitted**2).sum() / (y**2).sum())
-
-
-def test_pairs_of_runs():
-    table = pd.DataFrame(
-        [
-            {"family": f, "seed": s, "block": b, "r2": b * (1 if f == "a" else -1) + 0.1 * s}
-            for f in "ab"
-            for s in (1, 2)
-            for b in range(4)
-        ]
-    )
-    found = pairwise(table, ["family", "seed"], over="block")
-    assert len(found) == 6
-    twins, strangers = (found[(found.family == f)] for f in ("same", "other"))
-    assert twins.pearson.tolist() == pytest.approx(
-        [1, 1]
-    ) and twins.mean_difference.tolist() == pytest.approx([0.1, 0.1])
-    assert strangers.pearson.tolist() == pytest.approx([-1] * 4) and strangers[
-        strangers.seed == "same"
-    ].mean_difference.iloc[0] == pytest.approx(3)
-
-
-def test_variance_shares_of_a_planted_effect_and_bad_designs():
-    grid = pd.MultiIndex.from_product(
-        [range(3), range(2), range(4)], names=["family", "seed", "block"]
-    ).to_frame(index=False)
-    grid["r2"] = grid.family * (grid.block == 1)
-    shares = variance_shares(grid, ["family", "seed", "block"]).set_index("term").share
-    assert shares[["family", "block", "family:block"]].sum() == pytest.approx(1)
-    with pytest.raises(InputError, match="not balanced"):
-        variance_shares(grid.iloc[1:], ["family", "seed", "block"])
-    with pytest.raises(InputError, match="does not vary"):
-        variance_shares(grid.assign(r2=1.0), ["family", "seed", "block"])
-
-
-def test_development_looks_without_touching(tiny_gpt2, tiny_windows):
-    assert np.allclose(
-        profile(tiny_gpt2, tiny_windows), recoverability(tiny_gpt2, tiny_windows).table.r2_lin
-    )
-    assert checkpoints(300)[0] == 0 and checkpoints(300)[-1] == 300 and len(checkpoints(300)) == 12
-    fresh = untrained(tiny_gpt2, 1)
-    assert fresh.key != untrained(tiny_gpt2, 2).key and fresh.key == untrained(tiny_gpt2, 1).key
-
-
-def test_develop_is_training_and_measuring(tiny_gpt2, tiny_windows):
-    """Against the same run by hand in this process; its worker keeps the run in this test's
-    cache."""
-    from lib.base import cache
-    from lib.models import as_subject
-    from lib.training import TrainingRun, build, train
-
-    data, measured_on, vocab = (
-        (tiny_windows[:8], tiny_windows[8:10]),
-        tiny_windows[:10],
-        len(tiny_gpt2.tokenizer),
-    )
-    profiles, losses = develop(
-        [("tiny-llama", "text", 5)], {"text": data}, measured_on, vocab, steps=2, batch=4
-    )
-    model = build("tiny-llama", vocab, 5)
-    curve = train(model, *data, TrainingRun(steps=2, batch=4, warmup=1, seed=5), quiet=True)
-    assert np.allclose(
-        profiles[profiles.step == 2].r2, profile(as_subject(model), measured_on), atol=1e-5
-    )
-    assert losses.held_out_loss.iloc[-1] == pytest.approx(curve.held_out_loss.iloc[-1], abs=1e-5)
-    assert sorted(profiles.step.unique()) == [0, 1, 2] and list(cache.CACHE.rglob("output.pkl"))
-
-
-def test_looking_does_not_change_training(tiny_windows, tiny_gpt2):
-    from lib.models import as_subject
-    from lib.training import TrainingRun, build, train
-
-    def trained(look):
-        model = build("tiny-neox", len(tiny_gpt2.tokenizer), 3)
-        seen = lambda step: (as_subject(model), model.requires_grad_(True).train())  # noqa: E731
-        train(
-            model,
-            tiny_windows[:8],
-            tiny_windows[8:10],
-            TrainingRun(steps=3, batch=2, warmup=1),
-            look=seen if look else None,
-            at=[0, 2],
-        )
-        return model.state_dict()
-
-    for a, b in zip(trained(True).values(), trained(False).values(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_intervals_against_known_cases():
-    from lib.stats import (
-        at_budget,
-        bootstrap,
-        concentration,
-        leave_one_out,
-        pearson,
-        share_gap,
-        spearman,
-        spread,
-    )
-
-    x = np.random.default_rng(0).normal(size=400)
-    mean = bootstrap(np.mean, x)
-    assert mean.value == pytest.approx(x.mean()) and mean.high - mean.low == pytest.approx(
-        2 * 1.96 / 20, rel=0.15
-    )
-    assert bootstrap(pearson, x, 2 * x, paired=True).low == pytest.approx(1)
-    assert bootstrap(spearman, x, np.exp(x), paired=True).low == pytest.approx(1)
-    assert f"{mean:.1f}".startswith(f"{x.mean():.1f} [")
-    table = pd.DataFrame({"seed": [1, 2, 3], "v": [0.0, 1.0, 5.0]})
-    out = leave_one_out(table, "seed", lambda t: t.v.mean())
-    assert (out.value, out.low, out.high) == (2.0, 0.5, 3.0)
-    assert share_gap([8, 1, 1], [10, 5, 5], [True, False, False]) == pytest.approx(
-        0.8 - 0.2
-    ) and np.isnan(share_gap([1, 2], [3, 4], [True, True]))
-    gap = bootstrap(
-        share_gap, 0.9 * x**2, x**2, x > 0, paired=True
-    )  # the same share on either side: no gap in any resample
-    assert (gap.value, gap.low, gap.high) == pytest.approx((0, 0, 0), abs=1e-9)
-    two = bootstrap(
-        share_gap, np.r_[9.0, 9.0, np.zeros(28)], np.full(30, 10.0), np.arange(30) < 5, paired=True
-    )
-    assert (
-        two.value == pytest.approx(0.36) and two.above(0.1) == "inconclusive"
-    )  # carried by two rows of thirty
-    cost = pd.Series(np.r_[100.0, 80.0, np.full(10, 10.0)], index=range(3, 15))
-    found = concentration(cost, cost - np.r_[90.0, 72.0, np.full(10, 1.0)])
-    assert (
-        found.dearest.tolist() == [True, True] + [False] * 10
-        and found.top == [3, 4]
-        and found.share_top == pytest.approx(162 / 172)
-    )
-    assert (found.share_dearest, found.share_others) == pytest.approx((0.9, 0.1)) and (
-        found.gap.value,
-        found.gap.low,
-    ) == pytest.approx((0.8, 0.8))
-    assert (mean.above(-1), mean.below(-1), spread([1, 2, 6]).above(2)) == (
-        "reproduced",
-        "contradicted",
-        "inconclusive",
-    )
-    assert np.isnan(leave_one_out(table[:2], "seed", lambda t: t.v.mean()).low)
-    assert [at_budget(v, 1, 2) for v in ("reproduced", "contradicted")] == [
-        "reproduced",
-        "inconclusive",
-    ] and at_budget("contradicted", 2, 2) == "contradicted"

@@ -98,26 +98,27 @@ def test_whitened_profile_ends_at_the_mean_squared_canonical_correlation():
     assert torch.allclose(again.r2, profile.r2, atol=1e-8)
 
 
-def test_reweighted_pass_equals_rows(tiny_gpt2, tiny_windows):
+def test_reweighted_pass_equals_rows(tiny_gpt2, drawn_windows):
     from lib.linear import reweighted
     from lib.models import capture
 
-    rows = capture(tiny_gpt2, tiny_windows, range(6))
-    limits = [float(rows[b][1].double().norm(dim=1).quantile(0.9)) for b in range(6)]
-    train, tail = reweighted(tiny_gpt2, tiny_windows, limits)
-    cut = len(tiny_windows.tensor_split(5)[-1]) * tiny_windows.shape[1]
+    rows = capture(tiny_gpt2, drawn_windows, range(6))
+    norms = [rows[b][1].double().norm(dim=-1).flatten() for b in range(6)]
+    limits = [float(norm.quantile(0.9)) for norm in norms]
+    train, tail = reweighted(tiny_gpt2, drawn_windows, limits)
+    held_out = drawn_windows.held_out(5)
     for block in (0, 4):
-        x, y = (part[-cut:] for part in rows[block])
+        x, y = (part[held_out].flatten(0, 1) for part in rows[block])
         keep = y.double().norm(dim=1) <= limits[block]
         assert (
             tail[block].kept.n == int(keep.sum())
-            and train[block].kept.n + tail[block].kept.n < tiny_windows.numel()
+            and train[block].kept.n + tail[block].kept.n < drawn_windows.n_tokens
         )
         assert torch.allclose(tail[block].outputs.sxx, Moments.of(y, y).sxx, rtol=1e-9)
         assert torch.allclose(
             tail[block].kept.sxy, Moments.of(x[keep], y[keep]).sxy, rtol=1e-9, atol=1e-9
         )
     with pytest.raises(InputError, match="no token's output norm"):
-        reweighted(tiny_gpt2, tiny_windows, [0.0] * 6)
+        reweighted(tiny_gpt2, drawn_windows, [0.0] * 6)
     with pytest.raises(InputError, match="one limit for each of the 6 blocks"):
-        reweighted(tiny_gpt2, tiny_windows, [1.0])
+        reweighted(tiny_gpt2, drawn_windows, [1.0])

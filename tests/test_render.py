@@ -185,19 +185,20 @@ def largest_figure():
         steps = rng.normal(size=30).cumsum()
         return (steps - steps.min()) / np.ptp(steps)
 
-    def table(domains, low, middle, high, scale):
+    def table(domains, scale, **names):
         frames = []
         for domain in domains:
-            values, width = scale * (0.2 + walk()), scale * rng.random(30) / 10
-            columns = {low: values - width, middle: values, high: values + width}
-            frames.append(pd.DataFrame({"domain": domain, "block": blocks, **columns}))
+            frame = pd.DataFrame({"domain": domain, "block": blocks})
+            for column, (low, high) in names.items():
+                values, width = scale * (0.2 + walk()), scale * rng.random(30) / 10
+                frame[column], frame[low], frame[high] = values, values - width, values + width
+            frames.append(frame)
         return pd.concat(frames)
 
     domains = ["wikipedia", "wikipedia, other articles", "king-james", "python-stdlib"]
-    profiles = table(domains, "low", "mean", "high", 1).assign(r2_lin=lambda t: t.low)
-    costs = table(domains[::2], *(f"delta_ppl_percent{end}" for end in ("_low", "", "_high")), 300)
-    savings = table(domains[::2], "saved_low", "saved", "saved_high", 80)
-    return domains_figure(profiles, costs, savings, "a-model")
+    profiles = table(domains, 1, mean=("low", "high"))
+    ends = {name: (f"{name}_low", f"{name}_high") for name in ("cost_linear", "saved")}
+    return domains_figure(profiles, table(domains[::2], 100, **ends), "a-model")
 
 
 def test_pictures_are_light():
