@@ -2,9 +2,9 @@
 machines differ.
 
 measured pass   statistics of all blocks, all fits and the 5-fold cross-validation, against one
-plain forward pass
-swap sweep      every block swapped in turn, against evaluating the whole network once per block
-peak memory     of the measured pass over ten times the tokens, against the pass itself
+plain forward pass swap sweep      every block swapped in turn, against evaluating the whole network
+once per block peak memory     of the measured pass over ten times the tokens, against the pass
+itself
 """
 
 import argparse

@@ -33,8 +33,7 @@ def svd_ridge(x: torch.Tensor, y: torch.Tensor, ridge: float = 0.01) -> AffineMa
     - x̄ W.
 
     x [n, d_in], y [n, d_out]; computed in float64. With ridge 0, singular values below the usual
-    pseudo-inverse cut-off
-    (eps · max(n, d_in) · s_max) are left out.
+    pseudo-inverse cut-off (eps · max(n, d_in) · s_max) are left out.
     """
     x, y = x.double(), y.double()
     mean_x, mean_y = x.mean(0), y.mean(0)

@@ -2,8 +2,7 @@
 cautionary methodological note").
 
 Two roads to the same curve: minibatch training as anybody would do it, and full-batch gradient
-descent, whose iterate after
-any number of steps is known in closed form from the moments.
+descent, whose iterate after any number of steps is known in closed form from the moments.
 """
 
 from collections.abc import Sequence
@@ -42,8 +41,7 @@ def descend(
     held-out R².
 
     Returns one row a seed and checkpoint: columns optimizer, lr, seed, step, r2. A seed sets the
-    initial weights (those of
-    nn.Linear) and the order of the minibatches.
+    initial weights (those of nn.Linear) and the order of the minibatches.
     """
     if optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, list(OPTIMIZERS))
@@ -134,9 +132,8 @@ def exact_descent(
     without taking them.
 
     With C = E[x̃x̃ᵀ], x̃ = [x, 1] and its eigenvalues c_j, the iterate is W_t = W* + V (1 - ηc)^t
-    Vᵀ (W_0 - W*): a direction
-    converges after about 1/(η c_j) steps, so the condition number is the number of steps. Columns
-    step, r2, seed.
+    Vᵀ (W_0 - W*): a direction converges after about 1/(η c_j) steps, so the condition number is the
+    number of steps. Columns step, r2, seed.
     """
     d = len(train.mean_x)
     mean = torch.cat([train.mean_x, torch.ones(1, dtype=torch.float64)])

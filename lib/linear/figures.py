@@ -100,8 +100,7 @@ def descent_figure(curves, exact, ceilings) -> plt.Figure:
     the ceiling.
 
     curves: columns block, optimizer, seed, step, r2. exact: columns block, step, r2 (full-batch
-    gradient descent).
-    ceilings: columns block, r2_lin, condition_number.
+    gradient descent). ceilings: columns block, r2_lin, condition_number.
     """
     figure, axes = plt.subplots(
         1, len(ceilings), figsize=(4.3 * len(ceilings), 3.9), sharey=True, squeeze=False
@@ -152,9 +151,8 @@ def kinds_figure(table, name: str, published) -> plt.Figure:
     by block.
 
     table: columns block, r2_lin, r2_feature_median, effective_rank, rank_lowest_fold,
-    rank_highest_fold, effective_rank_standardized,
-    effective_rank_whitened.
-    published: columns r2_lin, per_feature_r2_median, effective_rank.
+    rank_highest_fold, effective_rank_standardized, effective_rank_whitened. published: columns
+    r2_lin, per_feature_r2_median, effective_rank.
     """
     figure, (plane, ranks) = plt.subplots(1, 2, figsize=(12.5, 4.8), width_ratios=(1, 1.35))
     area = lambda rank: 14 + 1.1 * rank  # noqa: E731
@@ -247,9 +245,8 @@ def kinds_figure(table, name: str, published) -> plt.Figure:
     )
     ranks.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
     block_axis(ranks, len(table))
-    ranks.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9
-    )  # the ranks may lie anywhere
+    # Below the axes, for the ranks may lie anywhere.
+    ranks.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9)
     return figure
 
 

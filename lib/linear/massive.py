@@ -42,8 +42,7 @@ class TokenEnergy:
         """R²_lin of each block over the kept tokens (bool, same shape; default all), [n_blocks].
 
         The deviations stay those about the mean of all tokens: dropping rows then drops their terms
-        from both sums. nan where
-        nothing is kept.
+        from both sums. nan where nothing is kept.
         """
         keep = np.ones_like(self.norm, bool) if keep is None else keep
         with np.errstate(invalid="ignore", divide="ignore"):

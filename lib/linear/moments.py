@@ -2,8 +2,8 @@
 memory.
 
 Moments are centred, so that features with a large mean lose no digits, and they add and subtract
-(Chan et al.'s update), so
-that a k-fold refit is "total minus fold" with no second pass over the data.
+(Chan et al.'s update), so that a k-fold refit is "total minus fold" with no second pass over the
+data.
 """
 
 from dataclasses import dataclass, fields
@@ -79,9 +79,8 @@ class Moments:
         cut-off.
 
         The cut-off is that of a Hermitian pseudo-inverse, eps · d · e_max: below it an eigenvalue
-        of Sxx is rounding. (LayerNorm
-        makes one direction of its output exactly constant, so such directions are the rule in GPT-2
-        and Pythia.)
+        of Sxx is rounding. (LayerNorm makes one direction of its output exactly constant, so such
+        directions are the rule in GPT-2 and Pythia.)
         """
         e, v = torch.linalg.eigh(self.sxx)
         keep = e > torch.finfo(e.dtype).eps * len(e) * e[-1]

@@ -60,24 +60,20 @@ def rank_profile(
     """R² on `held_out` of the reduced-rank regressions fitted on `train`, all ranks at once.
 
     The rank-k map is W* V_k V_kᵀ, V_k the leading eigenvectors of W*ᵀ Sxx W* (reduced-rank
-    regression with identity weight). In that output basis
-    the squared error falls by a sum of k separate gains, which need Sxx and Sxy only: no second
-    pass over the data.
+    regression with identity weight). In that output basis the squared error falls by a sum of k
+    separate gains, which need Sxx and Sxy only: no second pass over the data.
 
     The weighted effective ranks that Whipp §8 asks for: `standardized` divides every output feature
-    by its standard deviation first, so
-    that no outlier feature outweighs the others (features without variance are left out);
-    `outputs`, the Moments of (y, y) on the
-    training and the held-out rows, whitens the outputs by their whole training covariance, so that
-    every direction weighs the same (on
-    the training rows R² is then the mean squared canonical correlation).
+    by its standard deviation first, so that no outlier feature outweighs the others (features
+    without variance are left out); `outputs`, the Moments of (y, y) on the training and the
+    held-out rows, whitens the outputs by their whole training covariance, so that every direction
+    weighs the same (on the training rows R² is then the mean squared canonical correlation).
     """
     weighing = _weighing(train, standardized, outputs and outputs[0])
     weight, v = _directions(train, train.fit(ridge), weighing)
     dx, dy = held_out.mean_x - train.mean_x, (held_out.mean_y - train.mean_y) @ weighing
-    cxx = held_out.sxx + held_out.n * torch.outer(
-        dx, dx
-    )  # about the training means, for the maps pass through them
+    # About the training means, for the maps pass through them.
+    cxx = held_out.sxx + held_out.n * torch.outer(dx, dx)
     cxy = held_out.sxy @ weighing + held_out.n * torch.outer(dx, dy)
     a = weight @ v  # [d_in, k_max]
     gains = 2 * (a * (cxy @ v)).sum(0) - (a * (cxx @ a)).sum(0)

@@ -51,9 +51,9 @@ def moment_grid(
     """Moments of every block, by segment and fold of `windows`, in one pass.
 
     Segments end at budgets that double: the first holds 1/2^(segments-1) of the windows, all of
-    them together the whole. Each part is cached when it is done, so a killed run resumes. Memory
-    is O(segments · folds · blocks · d²) however long the corpus; segments are fewer where that
-    would exceed MEMORY or leave a part without a window.
+    them together the whole. Each part is cached when it is done, so a killed run resumes. Memory is
+    O(segments · folds · blocks · d²) however long the corpus; segments are fewer where that would
+    exceed MEMORY or leave a part without a window.
     """
     subject.check(windows, batch)
     folds = windows.folds(n_folds)

@@ -1,9 +1,8 @@
 """One uniform view of a decoder block, whatever the architecture.
 
 Parts are found by structure and confirmed by behaviour, so a new architecture needs no new line
-here: the decoder layers are
-the model's longest list of alike modules, and a layer's FFN is its only child that maps [.., d] to
-[.., d] position by position.
+here: the decoder layers are the model's longest list of alike modules, and a layer's FFN is its
+only child that maps [.., d] to [.., d] position by position.
 """
 
 from dataclasses import dataclass

@@ -27,9 +27,8 @@ def record(
     all).
 
     on_ffn(index, x, y): the FFN's input and output, each [batch, position, d_model]; clone what is
-    kept, for some models
-    (Falcon) go on to change the output in place.
-    on_residual(index, h): the residual stream that enters the block, [batch, position, d_model].
+    kept, for some models (Falcon) go on to change the output in place. on_residual(index, h): the
+    residual stream that enters the block, [batch, position, d_model].
     """
     chosen = range(len(subject)) if blocks is None else blocks
     handles = []
@@ -184,9 +183,8 @@ def resume(subject: Subject, start: int, hidden: torch.Tensor) -> Iterator[None]
     position, d_model].
 
     The blocks before it are replaced by modules that replay `hidden`; no architecture's own forward
-    is touched. The tokens
-    given to the model must be those that `hidden` was recorded on, for masks and positions are
-    still made from them.
+    is touched. The tokens given to the model must be those that `hidden` was recorded on, for masks
+    and positions are still made from them.
     """
     get_block(subject, start)
     layers = [b.layer for b in subject.blocks[:start]]

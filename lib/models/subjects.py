@@ -157,9 +157,8 @@ def load_subject(
 
     With ":random" after the name it has random weights, drawn with `seed`: the null subject.
     `device` defaults to a GPU where there is one. `device_map="auto"` spreads a model over several
-    (accelerate).
-    Raises InputError for an unknown name, an unreachable hub, or an architecture that is not
-    recognised.
+    (accelerate). Raises InputError for an unknown name, an unreachable hub, or an architecture that
+    is not recognised.
     """
     check_subject(name)
     source, null = name.removesuffix(RANDOM), name.endswith(RANDOM)
@@ -284,9 +283,8 @@ def _behaviour(model: PreTrainedModel, blocks: tuple[Block, ...]) -> tuple[bool,
     FFN is what it seems.
 
     Parallel: the first FFN's input at a position ignores the positions before it, so it skipped
-    attention.
-    Raises InputError if calling a found FFN on its recorded input does not give its recorded
-    output.
+    attention. Raises InputError if calling a found FFN on its recorded input does not give its
+    recorded output.
     """
     seen: dict[int, list] = {b.index: [] for b in blocks}
     returned = []

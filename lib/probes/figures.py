@@ -11,8 +11,7 @@ def gain_figure(table, name: str, printed, r: str) -> plt.Figure:
     """Whipp Figure 3: gain of the bilinear probe against residual nonlinearity, and by block.
 
     table: one row a block, columns block, residual, gain, gain_low, gain_high (range over seeds).
-    printed: columns subject, block,
-    residual, gain. r: the correlation, in words.
+    printed: columns subject, block, residual, gain. r: the correlation, in words.
     """
     figure, (plane, depth) = plt.subplots(1, 2, figsize=(12.5, 4.5), width_ratios=(1.15, 1))
     bars = (table.gain - table.gain_low).clip(lower=0), (table.gain_high - table.gain).clip(lower=0)
@@ -211,8 +210,8 @@ def two_blocks_figure(table, printed, name: str) -> plt.Figure:
     cosine, against its parameters, one column a block.
 
     table: columns block, candidate, params_over_d2, r2, r2_low, r2_high, cosine, cosine_low,
-    cosine_high. printed: columns subject, block, place
-    (position of the block in the figure), params_over_d2, r2, cosine.
+    cosine_high. printed: columns subject, block, place (position of the block in the figure),
+    params_over_d2, r2, cosine.
     """
     blocks = list(table.block.unique())
     linear = table[table.candidate == "linear"].set_index("block").r2
@@ -253,9 +252,8 @@ def two_blocks_figure(table, printed, name: str) -> plt.Figure:
                 zorder=3,
             )
             for row in rows.itertuples():
-                side = {"dense2x": "right", "poly2x": "left"}.get(
-                    row.candidate, "center"
-                )  # these two stand close together
+                # These two stand close together.
+                side = {"dense2x": "right", "poly2x": "left"}.get(row.candidate, "center")
                 at = {"right": (-5, 7), "left": (6, -4), "center": (0, 9)}[side]
                 ax.annotate(
                     row.candidate.replace("2x", " (2×)"),

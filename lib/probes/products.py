@@ -37,10 +37,9 @@ class PolyLinear(nn.Module):
     factorized products (Whipp §3.2).
 
     With layout ((2, r),) the products are (x U) ∘ (x V), a rank-r bilinear term, and at d = 768, r
-    = 16 there are 628,224
-    parameters. A term (3, r) multiplies three projections (factorization machines of higher order,
-    Whipp §8).
-    Raises InputError for a rank beyond the width or a degree below 2.
+    = 16 there are 628,224 parameters. A term (3, r) multiplies three projections (factorization
+    machines of higher order, Whipp §8). Raises InputError for a rank beyond the width or a degree
+    below 2.
     """
 
     def __init__(self, d_in: int, d_out: int, layout: Layout = BILINEAR, seed: int = 42):
@@ -145,15 +144,15 @@ def conjunction_index(
     (Whipp §3.3), in [0, 1].
 
     x [n, d]; half [d] bool: the features of half A, the rest are half B; a half is occluded by
-    `baseline` [d] (default: the mean
-    of x). With f_A, f_B the responses to one half alone, f_AB to both and f_0 to none,
+    `baseline` [d] (default: the mean of x). With f_A, f_B the responses to one half alone, f_AB to
+    both and f_0 to none,
 
         joint = f_AB - f_A - f_B + f_0,   alone = (f_A - f_0) + (f_B - f_0),   index = |joint| /
         (|joint| + |alone|),
 
     norms over all rows and features. The formula is ours; the paper names only the idea. An affine
-    map reads 0, a pure AND 1.
-    Computed in float64. Raises InputError if a half is empty or something is not finite.
+    map reads 0, a pure AND 1. Computed in float64. Raises InputError if a half is empty or
+    something is not finite.
     """
     if half.dtype != torch.bool or half.shape != x.shape[-1:]:
         raise InputError(

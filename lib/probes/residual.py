@@ -52,16 +52,14 @@ def residual_probes(
     its residual, with held-out early stopping.
 
     `steps` is the budget of one fit (the paper: 8,000 of AdamW). Each block is cached when it is
-    done; the model runs only for
-    blocks that are not. Raises InputError for an unknown solver, or a rank that the FFN does not
-    allow.
+    done; the model runs only for blocks that are not. Raises InputError for an unknown solver, or a
+    rank that the FFN does not allow.
     """
     if solver not in SOLVERS:
         raise unknown("solver", solver, list(SOLVERS))
     check_fits(steps, seeds, rows.blocks if blocks is None else blocks)
-    PolyLinear(
-        rows.subject.d_model, rows.subject.d_model, layout
-    )  # a rank that cannot be is refused before the model runs
+    # A rank that cannot be is refused before the model runs.
+    PolyLinear(rows.subject.d_model, rows.subject.d_model, layout)
     blocks = rows.blocks if blocks is None else list(blocks)
     tables, curves, modules, maps = [], [], {}, {}
     items = []

@@ -1,9 +1,8 @@
 """Two ways to fit the product branch of a PolyLinear to what a linear map leaves over (Whipp §5.3).
 
 `fit_adamw` is the paper's: minibatch AdamW on every parameter of the branch. `fit_direct` is made
-for the problem: it works in few
-output directions, trains several seeds as one program, and ends with the output map that least
-squares gives for the factors found.
+for the problem: it works in few output directions, trains several seeds as one program, and ends
+with the output map that least squares gives for the factors found.
 """
 
 import functools
@@ -188,9 +187,8 @@ def fit_direct(
     target = left @ basis
     size = float(target.square().mean().sqrt())
     x_test, target_test = rows.x_test / scale, rows.left_test @ basis
-    beyond = _by_window(rows.left_test) - _by_window(
-        target_test
-    )  # error in the directions that are not followed
+    # The error in the directions that are not followed.
+    beyond = _by_window(rows.left_test) - _by_window(target_test)
 
     n_products, width = sum(r for _, r in layout), models[0].factors.shape[1]
     # Ours: products start near 1e-4 whatever their degree, so each factor takes its share of that.

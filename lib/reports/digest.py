@@ -17,8 +17,8 @@ def source_of(cell: Mapping) -> str:
 def code_digest(notebook: Mapping) -> str:
     """Digest of what the code cells do, in order, without papermill's injected one.
 
-    Imports, comments and layout are left out: a file of lib that moves, or a line that is set
-    anew, asks for no new execution.
+    Imports, comments and layout are left out: a file of lib that moves, or a line that is set anew,
+    asks for no new execution.
     """
     state = hashlib.sha256()
     for cell in notebook["cells"]:

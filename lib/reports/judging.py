@@ -57,8 +57,8 @@ def claim(
     The arguments are those of `lib.stats.judge`: a statistic with its interval, or None and `why`.
     A claim whose row says "Judged only for …" is "not run" on another model or corpus; `model` and
     `corpus` name what the statistic is about where that is not the run's own. What was judged lies
-    in `run.judged[id]`. Raises InputError for an id that is not in the ledger, belongs
-    to another notebook, or was judged in this run before.
+    in `run.judged[id]`. Raises InputError for an id that is not in the ledger, belongs to another
+    notebook, or was judged in this run before.
     """
     row = claim_row(id)
     if id not in set(rows_of(run.slug).id):

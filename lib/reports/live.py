@@ -1,7 +1,7 @@
 """What stands where in a series, and its index page, true at every moment.
 
-In runs/<profile>/.status lies one small file for each report, written by the process that makes
-it, and series.json, the reports in order. The page is made from these alone, by whoever changed
+In runs/<profile>/.status lies one small file for each report, written by the process that makes it,
+and series.json, the reports in order. The page is made from these alone, by whoever changed
 something, whole or not at all.
 """
 

@@ -70,8 +70,8 @@ class Report:
         """A sample of `documents` in windows, as this run's profile and seed draw it.
 
         All windows unless `n_tokens` says how many to take; `evenly`: alike of every document, for
-        perplexities. In a profile that keeps the corpus' order the windows are its first. `name`
-        is the corpus' name, if it is not that of the run.
+        perplexities. In a profile that keeps the corpus' order the windows are its first. `name` is
+        the corpus' name, if it is not that of the run.
         """
         ordered = self.profile.in_order
         seed = None if ordered else self.seed
@@ -191,8 +191,7 @@ def start(
 
     `options` are further parameters of the notebook, None where at their default. `model` and
     `corpus` default to the profile's own. Raises InputError for an unknown profile, model, corpus,
-    or a misspelt
-    papermill parameter (papermill itself only warns).
+    or a misspelt papermill parameter (papermill itself only warns).
     """
     check_parameters(_cells())
     chosen = get_profile(profile)

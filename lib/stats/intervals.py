@@ -76,9 +76,8 @@ def bootstrap(
     for correlations over blocks.
 
     Blocks of one model are no independent draws, so over blocks an interval is descriptive. The
-    bounds are nan, which decides nothing,
-    for fewer than two values, and where the statistic is undefined in over a tenth of the
-    resamples.
+    bounds are nan, which decides nothing, for fewer than two values, and where the statistic is
+    undefined in over a tenth of the resamples.
     """
     value = float(statistic(*samples))
     if min(map(len, samples)) < 2:
@@ -142,9 +141,8 @@ def leave_one_out(
         if len(levels) > 2
         else [float("nan")]
     )
-    return Interval(
-        statistic(table), float(np.min(values)), float(np.max(values))
-    )  # unlike min and max these pass a nan on
+    # Unlike min and max these pass a nan on.
+    return Interval(statistic(table), float(np.min(values)), float(np.max(values)))
 
 
 @dataclass(frozen=True)

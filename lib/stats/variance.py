@@ -15,9 +15,8 @@ def variance_shares(table: pd.DataFrame, factors: Sequence[str], value: str = "r
     (a:b), degrees, share.
 
     Analysis of variance of a balanced design with one value a cell: the effect of a set of factors
-    is its cell mean less the effects of
-    all smaller sets, so the sums of squares add up to the whole. Raises InputError if some
-    combination is missing or repeated.
+    is its cell mean less the effects of all smaller sets, so the sums of squares add up to the
+    whole. Raises InputError if some combination is missing or repeated.
     """
     missing = [c for c in (*factors, value) if c not in table]
     if missing:

@@ -12,8 +12,8 @@ def dissociation_figure(table, name: str, printed) -> plt.Figure:
     layer saves by depth.
 
     table: one row a block, columns block, r2_lin, r2_bilinear, cost_linear, cost_bilinear
-    (percent), saved, saved_low, saved_high (percent).
-    printed: columns subject, block, r2, cost (percent) of linear swaps.
+    (percent), saved, saved_low, saved_high (percent). printed: columns subject, block, r2, cost
+    (percent) of linear swaps.
     """
     figure, (plane, depth) = plt.subplots(1, 2, figsize=(12.8, 4.8))
     for row in table.itertuples():

@@ -52,12 +52,10 @@ def heal(
     """Heal each module on its own: {(block, name, seed): module} -> the same keys with fine-tuned
     copies (Whipp §4: 200 steps, lr 1e-4).
 
-    `windows` are training text. AdamW without weight decay on `batch` windows a step;
-    the seed sets their order, so all
-    modules of one seed see the same text. Optimizer and batch are ours. A module may be the block's
-    own FFN: that is the
-    heal-original control. Nothing of the subject changes. Each result is cached when it is done
-    (swap_sweep says for which modules).
+    `windows` are training text. AdamW without weight decay on `batch` windows a step; the seed sets
+    their order, so all modules of one seed see the same text. Optimizer and batch are ours. A
+    module may be the block's own FFN: that is the heal-original control. Nothing of the subject
+    changes. Each result is cached when it is done (swap_sweep says for which modules).
     """
     check_fits(steps, {seed for *_, seed in modules})
     if not (lr > 0 and isinstance(batch, Integral) and batch >= 1):
@@ -66,9 +64,8 @@ def heal(
             "0 and a whole number of windows from 1 up."
         )
     blocks, healed = sorted({get_block(subject, block).index for block, *_ in modules}), {}
-    streams = functools.cache(
-        lambda: residual_streams(subject, windows, blocks)
-    )  # only if something is not in the cache
+    # Called only if something is not in the cache.
+    streams = functools.cache(lambda: residual_streams(subject, windows, blocks))
     layers, items = {where: trainable(module) for where, module in modules.items()}, []
     for (block, _, seed), layer in layers.items():
         key = {

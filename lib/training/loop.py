@@ -2,8 +2,8 @@
 lib.training.loop`).
 
 One model each of the three families, GPT-2 (sequential, GELU), GPT-NeoX (parallel, GELU) and Llama
-(sequential, SwiGLU), six blocks
-of width 128, on the Wikipedia corpus with a 4,096-token byte-level BPE of their own.
+(sequential, SwiGLU), six blocks of width 128, on the Wikipedia corpus with a 4,096-token byte-level
+BPE of their own.
 """
 
 import math
