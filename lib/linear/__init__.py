@@ -6,6 +6,14 @@ from them alone (Whipp §3, §5.1, §5.4, §5.7)."""
 
 from lib.linear.affine import AffineMap, Score, score_rows, svd_ridge
 from lib.linear.baselines import Baselines, trained_baselines
+from lib.linear.budget import doubled_to, has_budget, left_to_limit, sampled_tokens
+from lib.linear.conditioning import (
+    conditioning,
+    decades_removed,
+    median_condition,
+    variance_ratios,
+)
+from lib.linear.control import Controls, controls
 from lib.linear.curve import RIDGES, LearningCurve, learning_curve, tokens_for
 from lib.linear.descent import OPTIMIZERS, descend, exact_descent
 from lib.linear.domains import agreement, domain_intervals, domain_profiles, transfer
@@ -13,6 +21,18 @@ from lib.linear.massive import TokenEnergy, token_energy, token_shares
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
 from lib.linear.reweighing import Reweighted, reweighted
+from lib.linear.shape import (
+    block_intervals,
+    depth_trend,
+    ends_less_middle,
+    fair_range,
+    folds_agree,
+    largest_miss,
+    rise_and_fall,
+    step_intervals,
+    straddling,
+    turns,
+)
 from lib.linear.survey import (
     Recoverability,
     adjacent_steps,
@@ -22,6 +42,8 @@ from lib.linear.survey import (
     moment_grid,
     recoverability,
 )
+from lib.linear.understated import closed_by_whitening, fitted_margin, shortfalls, steps_needed
+from lib.linear.without import WithAndWithout, with_and_without
 
 __all__ = [
     "OPTIMIZERS",
@@ -29,6 +51,7 @@ __all__ = [
     "AffineMap",
     "Baselines",
     "Collector",
+    "Controls",
     "LearningCurve",
     "Moments",
     "RankProfile",
@@ -36,22 +59,44 @@ __all__ = [
     "Reweighted",
     "Score",
     "TokenEnergy",
+    "WithAndWithout",
     "adjacent_steps",
     "agreement",
+    "block_intervals",
+    "closed_by_whitening",
+    "conditioning",
+    "controls",
+    "decades_removed",
+    "depth_trend",
     "descend",
     "domain_intervals",
     "domain_profiles",
+    "doubled_to",
     "doubling",
+    "ends_less_middle",
     "exact_descent",
+    "fair_range",
+    "fitted_margin",
     "fold_intervals",
     "fold_moments",
+    "folds_agree",
+    "has_budget",
+    "largest_miss",
     "learning_curve",
+    "left_to_limit",
+    "median_condition",
     "moment_grid",
     "rank_profile",
     "recoverability",
     "reduced_rank",
     "reweighted",
+    "rise_and_fall",
+    "sampled_tokens",
     "score_rows",
+    "shortfalls",
+    "step_intervals",
+    "steps_needed",
+    "straddling",
     "svd_ridge",
     "token_energy",
     "token_shares",
@@ -59,4 +104,7 @@ __all__ = [
     "total",
     "trained_baselines",
     "transfer",
+    "turns",
+    "variance_ratios",
+    "with_and_without",
 ]

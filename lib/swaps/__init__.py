@@ -2,12 +2,14 @@
 healing (Whipp §5.6)."""
 
 from lib.swaps.healing import heal, residual_streams
+from lib.swaps.inflation import cost_ratios
 from lib.swaps.losses import next_token_losses, perplexity, token_losses
 from lib.swaps.products import ProductCosts, product_costs
 from lib.swaps.sweep import delta_ppl, swap_sweep
 
 __all__ = [
     "ProductCosts",
+    "cost_ratios",
     "delta_ppl",
     "heal",
     "next_token_losses",
