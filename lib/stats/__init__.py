@@ -14,6 +14,13 @@ from lib.stats.claims import (
     table,
     within,
 )
+from lib.stats.crossed import (
+    influence,
+    pooled_over_seeds,
+    pooled_spread,
+    seeds_and_documents,
+    settled,
+)
 from lib.stats.intervals import (
     Concentration,
     Interval,
@@ -66,6 +73,7 @@ __all__ = [
     "count_findings",
     "fold_mean",
     "guarded",
+    "influence",
     "joint_level",
     "jointly",
     "judge",
@@ -76,10 +84,14 @@ __all__ = [
     "over_seeds",
     "pairwise",
     "pearson",
+    "pooled_over_seeds",
+    "pooled_spread",
     "published",
     "rank_correlation",
     "rows_of",
     "same_setting",
+    "seeds_and_documents",
+    "settled",
     "share_gap",
     "smallest",
     "spearman",
