@@ -3,6 +3,7 @@
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
 from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis
 
@@ -205,24 +206,20 @@ def degree_figure(table, layouts: dict) -> plt.Figure:
     return figure
 
 
-def two_blocks_figure(table, printed, name: str) -> plt.Figure:
+def two_blocks_figure(table, plain, printed, name: str) -> plt.Figure:
     """Whipp Tables 2 and 3 as a figure: what each candidate adds to the linear map in R², and its
     cosine, against its parameters, one column a block.
 
-    table: columns block, candidate, params_over_d2, r2, r2_low, r2_high, cosine, cosine_low,
-    cosine_high. printed: columns subject, block, place (position of the block in the figure),
-    params_over_d2, r2, cosine.
+    table: columns block, candidate, params_over_d2, r2, gain, gain_low, gain_high, cosine,
+    cosine_low, cosine_high. plain: the same candidates by another recipe, columns block,
+    params_over_d2, gain, cosine. printed: columns subject, block, place (position of the block in
+    the figure), candidate, params_over_d2, r2, cosine.
     """
     blocks = list(table.block.unique())
     linear = table[table.candidate == "linear"].set_index("block").r2
     theirs_linear = printed[printed.candidate == "linear"].set_index(["subject", "block"]).r2
     printed = printed.assign(
         gain=printed.r2 - printed.set_index(["subject", "block"]).index.map(theirs_linear)
-    )
-    table = table.assign(
-        gain=table.r2 - table.block.map(linear),
-        gain_low=table.r2_low - table.block.map(linear),
-        gain_high=table.r2_high - table.block.map(linear),
     )
     figure, axes = plt.subplots(
         2, len(blocks), figsize=(5.6 * len(blocks), 6.6), sharex=True, squeeze=False
@@ -252,17 +249,33 @@ def two_blocks_figure(table, printed, name: str) -> plt.Figure:
                 zorder=3,
             )
             for row in rows.itertuples():
-                # These two stand close together.
-                side = {"dense2x": "right", "poly2x": "left"}.get(row.candidate, "center")
-                at = {"right": (-5, 7), "left": (6, -4), "center": (0, 9)}[side]
+                side = {"linear": "right", "dense2x": "right"}.get(row.candidate, "left")
+                at = {"linear": (-6, 5), "poly": (6, 6), "dense2x": (-6, 7), "poly2x": (6, -10)}
                 ax.annotate(
                     row.candidate.replace("2x", " (2×)"),
                     (row.params_over_d2, getattr(row, metric)),
-                    xytext=at,
+                    xytext=at[row.candidate],
                     textcoords="offset points",
                     ha=side,
                     fontsize=9,
                 )
+            naive, theirs = plain[plain.block == block], printed[printed.place == k]
+            known = pd.concat([rows[metric], rows[f"{metric}_low"], theirs[metric]])
+            low, high = known.min(), max(known.max(), naive[metric].max())
+            edge = low - 0.14 * (high - low)
+            ax.set_ylim(edge, high + 0.18 * (high - low))
+            ax.scatter(
+                naive.params_over_d2,
+                naive[metric].clip(edge),
+                marker="o",
+                s=46,
+                facecolor="none",
+                edgecolor=SUBJECT,
+                lw=1.1,
+                label="plain recipe, one seed",
+                clip_on=False,
+                zorder=2,
+            )
             for subject, theirs in printed[printed.place == k].groupby("subject"):
                 colour, marker = styles[subject]
                 ax.plot(
@@ -278,9 +291,7 @@ def two_blocks_figure(table, printed, name: str) -> plt.Figure:
         axes[0, k].set_title(
             f"block {block} ({'early' if k == 0 else 'deep'}), linear $R^2$ {linear[block]:.3f}"
         )
-        axes[1, k].set(xlabel="parameters / d²", xlim=(0.85, 2.55))
-        for ax in axes[:, k]:
-            ax.margins(y=0.14)
+        axes[1, k].set(xlabel="parameters / d²", xlim=(0.7, table.params_over_d2.max() + 0.45))
     axes[0, 0].set_ylabel("held-out $R^2$ over the linear map's")
     axes[1, 0].set_ylabel("cosine, mean over tokens")
     handles, labels = axes[0, 0].get_legend_handles_labels()

@@ -14,6 +14,13 @@ from lib.stats.claims import (
     table,
     within,
 )
+from lib.stats.crossed import (
+    pooled_over_seeds,
+    pooled_spread,
+    ratio_errors,
+    seeds_and_documents,
+    settled,
+)
 from lib.stats.intervals import (
     Concentration,
     Interval,
@@ -80,10 +87,15 @@ __all__ = [
     "over_seeds",
     "pairwise",
     "pearson",
+    "pooled_over_seeds",
+    "pooled_spread",
     "published",
     "rank_correlation",
+    "ratio_errors",
     "rows_of",
     "same_setting",
+    "seeds_and_documents",
+    "settled",
     "share_gap",
     "smallest",
     "spearman",
