@@ -14,6 +14,7 @@ from lib.stats.claims import (
     table,
     within,
 )
+from lib.stats.crossed import crossed, pooled_half_width, top_overlap
 from lib.stats.intervals import (
     Concentration,
     Interval,
@@ -64,6 +65,7 @@ __all__ = [
     "concentrated",
     "concentration",
     "count_findings",
+    "crossed",
     "fold_mean",
     "guarded",
     "joint_level",
@@ -76,6 +78,7 @@ __all__ = [
     "over_seeds",
     "pairwise",
     "pearson",
+    "pooled_half_width",
     "published",
     "rank_correlation",
     "rows_of",
@@ -85,6 +88,7 @@ __all__ = [
     "spearman",
     "spread",
     "table",
+    "top_overlap",
     "variance_shares",
     "within",
 ]
