@@ -14,7 +14,7 @@ from lib.stats.claims import (
     table,
     within,
 )
-from lib.stats.crossed import crossed, pooled_half_width, top_overlap
+from lib.stats.twoway import crossed, pooled_half_width, top_overlap
 from lib.stats.intervals import (
     Concentration,
     Interval,
