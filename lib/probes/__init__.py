@@ -15,8 +15,19 @@ from lib.probes.products import (
     n_params,
     random_half,
 )
+from lib.probes.recruitment import gate_reach, gate_table, geometric_mean
 from lib.probes.residual import ResidualProbes, residual_probes
 from lib.probes.rows import BlockRows, Split
+from lib.probes.unseen import (
+    Unseen,
+    each_over_documents,
+    over_documents,
+    pearson_over_blocks,
+    share_gap_by_kind,
+    stopping_bias,
+    units_table,
+    unseen,
+)
 
 __all__ = [
     "BILINEAR",
@@ -30,18 +41,29 @@ __all__ = [
     "PolyLinear",
     "ResidualProbes",
     "Split",
+    "Unseen",
     "accounting",
     "build_probe",
     "by_document",
     "conjunction_index",
     "doubts",
+    "each_over_documents",
     "equal_budget",
     "fit_candidates",
+    "gate_reach",
+    "gate_table",
+    "geometric_mean",
     "gpt2_ffn",
     "llama_ffn",
     "macs_per_token",
     "n_params",
+    "over_documents",
+    "pearson_over_blocks",
     "random_half",
     "residual_probes",
+    "share_gap_by_kind",
+    "stopping_bias",
     "together",
+    "units_table",
+    "unseen",
 ]

@@ -38,6 +38,13 @@ class ResidualProbes:
     """by (block, seed): the closed-form map with the branch of the best checkpoint"""
     maps: dict[int, AffineMap]
     """the closed-form map of each block, from the same rows"""
+    documents: np.ndarray
+    """[n_documents]: the held-out documents"""
+    deviation: dict[int, np.ndarray]
+    """by block: Σ‖y-ȳ‖² of each held-out document, [n_documents]"""
+    errors: dict[tuple[int, int], np.ndarray]
+    """by (block, seed): squared error of each held-out document at each checkpoint, [n_checkpoints,
+    n_documents]; the first is that of the linear map alone"""
 
 
 def residual_probes(
@@ -62,6 +69,7 @@ def residual_probes(
     PolyLinear(rows.subject.d_model, rows.subject.d_model, layout)
     blocks = rows.blocks if blocks is None else list(blocks)
     tables, curves, modules, maps = [], [], {}, {}
+    deviation, errors = {}, {}
     items = []
     for block in blocks:
         key = {
@@ -77,6 +85,7 @@ def residual_probes(
     fits = each(_of_block, items, total=n, desc=title, unit="step")
     for block, found in zip(blocks, fits, strict=True):
         maps[block] = AffineMap(torch.from_numpy(found["weight"]), torch.from_numpy(found["bias"]))
+        deviation[block] = _by_document(found["deviation"], found["document"])
         for fit, share in zip(found["paths"], found["tokens"], strict=True):
             path = Path(**fit)
             tables.append(
@@ -104,7 +113,21 @@ def residual_probes(
                 )
             )
             modules[block, path.seed] = _module(maps[block], layout, path)
-    return ResidualProbes(pd.DataFrame(tables), pd.concat(curves, ignore_index=True), modules, maps)
+            errors[block, path.seed] = _by_document(np.stack(path.errors), found["document"])
+    return ResidualProbes(
+        pd.DataFrame(tables),
+        pd.concat(curves, ignore_index=True),
+        modules,
+        maps,
+        rows.windows.document[rows.held_out].unique().numpy(),
+        deviation,
+        errors,
+    )
+
+
+def _by_document(values: np.ndarray, document: np.ndarray) -> np.ndarray:
+    """Sums over the windows of each document, [..., n_windows] -> [..., n_documents]."""
+    return np.stack([values[..., document == d].sum(-1) for d in np.unique(document)], -1)
 
 
 @cached

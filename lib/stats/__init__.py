@@ -49,6 +49,7 @@ from lib.stats.ledger import claim_row, rows_of, same_setting
 from lib.stats.rank import RankResult, rank_correlation
 from lib.stats.ratios import absolute, influence, jackknife
 from lib.stats.rules import guarded
+from lib.stats.twoway import crossed, pooled_half_width, top_overlap
 from lib.stats.variance import pairwise, variance_shares
 from lib.stats.verdicts import Judged, judge
 
@@ -73,6 +74,7 @@ __all__ = [
     "concentrated",
     "concentration",
     "count_findings",
+    "crossed",
     "fold_mean",
     "guarded",
     "influence",
@@ -87,6 +89,7 @@ __all__ = [
     "over_seeds",
     "pairwise",
     "pearson",
+    "pooled_half_width",
     "pooled_over_seeds",
     "pooled_spread",
     "published",
@@ -101,6 +104,7 @@ __all__ = [
     "spearman",
     "spread",
     "table",
+    "top_overlap",
     "variance_shares",
     "within",
 ]
