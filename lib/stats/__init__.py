@@ -14,6 +14,7 @@ from lib.stats.claims import (
     table,
     within,
 )
+from lib.stats.crossed import crossed, crossed_jointly
 from lib.stats.intervals import (
     Concentration,
     Interval,
@@ -39,6 +40,7 @@ from lib.stats.joint import (
     smallest,
 )
 from lib.stats.ledger import claim_row, rows_of, same_setting
+from lib.stats.pairs import concordant_pairs, kendall_within, share_over
 from lib.stats.rank import RankResult, rank_correlation
 from lib.stats.rules import guarded
 from lib.stats.variance import pairwise, variance_shares
@@ -63,12 +65,16 @@ __all__ = [
     "collate",
     "concentrated",
     "concentration",
+    "concordant_pairs",
     "count_findings",
+    "crossed",
+    "crossed_jointly",
     "fold_mean",
     "guarded",
     "joint_level",
     "jointly",
     "judge",
+    "kendall_within",
     "largest",
     "leave_one_out",
     "mean_difference",
@@ -81,6 +87,7 @@ __all__ = [
     "rows_of",
     "same_setting",
     "share_gap",
+    "share_over",
     "smallest",
     "spearman",
     "spread",
