@@ -14,7 +14,7 @@ from lib.stats.claims import (
     table,
     within,
 )
-from lib.stats.crossed import crossed, crossed_jointly
+from lib.stats.both_ways import crossed, crossed_jointly
 from lib.stats.intervals import (
     Concentration,
     Interval,

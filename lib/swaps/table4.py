@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lib.stats.crossed import crossed
+from lib.stats.both_ways import crossed
 from lib.stats.intervals import clustered
 
 
