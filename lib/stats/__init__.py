@@ -1,5 +1,6 @@
 """Intervals, correlations, shares of variance, and the verdicts that follow from them."""
 
+from lib.stats.both_ways import seeds_by_documents, seeds_by_documents_jointly
 from lib.stats.claims import (
     VERDICTS,
     Claim,
@@ -46,6 +47,7 @@ from lib.stats.joint import (
     smallest,
 )
 from lib.stats.ledger import claim_row, rows_of, same_setting
+from lib.stats.pairs import concordant_pairs, kendall_within, share_over
 from lib.stats.rank import RankResult, rank_correlation
 from lib.stats.ratios import absolute, influence, jackknife
 from lib.stats.rules import guarded
@@ -73,6 +75,7 @@ __all__ = [
     "collate",
     "concentrated",
     "concentration",
+    "concordant_pairs",
     "count_findings",
     "crossed",
     "fold_mean",
@@ -82,6 +85,7 @@ __all__ = [
     "joint_level",
     "jointly",
     "judge",
+    "kendall_within",
     "largest",
     "leave_one_out",
     "mean_difference",
@@ -98,8 +102,11 @@ __all__ = [
     "rows_of",
     "same_setting",
     "seeds_and_documents",
+    "seeds_by_documents",
+    "seeds_by_documents_jointly",
     "settled",
     "share_gap",
+    "share_over",
     "smallest",
     "spearman",
     "spread",
