@@ -13,6 +13,7 @@ from lib.stats import (
     concordant_pairs,
     judge,
     kendall_within,
+    seeds_by_documents,
     seeds_by_documents_jointly,
     share_over,
 )
