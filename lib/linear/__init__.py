@@ -4,11 +4,22 @@ kind of linearity it is.
 One forward pass fills the moments of all blocks; maps, folds, ranks and learning curves come
 from them alone (Whipp §3, §5.1, §5.4, §5.7)."""
 
+from lib.linear.across import (
+    agreement,
+    block_shifts,
+    leads,
+    models_over_texts,
+    same_ends,
+    scores_of,
+    side_by_side,
+    transfer_loss,
+    turns_of,
+)
 from lib.linear.affine import AffineMap, Score, score_rows, svd_ridge
 from lib.linear.baselines import Baselines, trained_baselines
 from lib.linear.curve import RIDGES, LearningCurve, learning_curve, tokens_for
 from lib.linear.descent import OPTIMIZERS, descend, exact_descent
-from lib.linear.domains import agreement, domain_intervals, domain_profiles, transfer
+from lib.linear.domains import domain_intervals, domain_profiles, transfer
 from lib.linear.massive import TokenEnergy, token_energy, token_shares
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
@@ -38,6 +49,7 @@ __all__ = [
     "TokenEnergy",
     "adjacent_steps",
     "agreement",
+    "block_shifts",
     "descend",
     "domain_intervals",
     "domain_profiles",
@@ -45,13 +57,18 @@ __all__ = [
     "exact_descent",
     "fold_intervals",
     "fold_moments",
+    "leads",
     "learning_curve",
+    "models_over_texts",
     "moment_grid",
     "rank_profile",
     "recoverability",
     "reduced_rank",
     "reweighted",
+    "same_ends",
     "score_rows",
+    "scores_of",
+    "side_by_side",
     "svd_ridge",
     "token_energy",
     "token_shares",
@@ -59,4 +76,6 @@ __all__ = [
     "total",
     "trained_baselines",
     "transfer",
+    "transfer_loss",
+    "turns_of",
 ]

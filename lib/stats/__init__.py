@@ -14,6 +14,15 @@ from lib.stats.claims import (
     table,
     within,
 )
+from lib.stats.controls import control_passes
+from lib.stats.folds import (
+    jackknifed,
+    last_less_mean,
+    magnitudes,
+    spread_ratio,
+    std_intervals,
+    transformed,
+)
 from lib.stats.intervals import (
     Concentration,
     Interval,
@@ -63,14 +72,18 @@ __all__ = [
     "collate",
     "concentrated",
     "concentration",
+    "control_passes",
     "count_findings",
     "fold_mean",
     "guarded",
+    "jackknifed",
     "joint_level",
     "jointly",
     "judge",
     "largest",
+    "last_less_mean",
     "leave_one_out",
+    "magnitudes",
     "mean_difference",
     "mean_interval",
     "over_seeds",
@@ -84,7 +97,10 @@ __all__ = [
     "smallest",
     "spearman",
     "spread",
+    "spread_ratio",
+    "std_intervals",
     "table",
+    "transformed",
     "variance_shares",
     "within",
 ]

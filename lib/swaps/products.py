@@ -23,6 +23,12 @@ class ProductCosts:
     probes: ResidualProbes
     base: np.ndarray
     """losses without a swap, [n, seq_len-1], nats"""
+    losses: dict[tuple[int, str], np.ndarray]
+    """losses with each swap, by (block, "linear" or "bilinear")"""
+
+    def of(self, candidate: str) -> dict[int, np.ndarray]:
+        """Losses of one kind of swap, "linear" or "bilinear", by block."""
+        return {block: found for (block, name), found in self.losses.items() if name == candidate}
 
 
 def product_costs(
@@ -55,4 +61,4 @@ def product_costs(
         saved.delta_ppl_percent_high,
         saved.delta_ppl_percent_low,
     )
-    return ProductCosts(table.reset_index(), probes, base)
+    return ProductCosts(table.reset_index(), probes, base, swapped)
