@@ -17,6 +17,14 @@ from lib.linear.across import (
 )
 from lib.linear.affine import AffineMap, Score, score_rows, svd_ridge
 from lib.linear.baselines import Baselines, trained_baselines
+from lib.linear.budget import doubled_to, has_budget, left_to_limit, sampled_tokens
+from lib.linear.conditioning import (
+    conditioning,
+    decades_removed,
+    median_condition,
+    variance_ratios,
+)
+from lib.linear.control import Controls, controls
 from lib.linear.curve import RIDGES, LearningCurve, learning_curve, tokens_for
 from lib.linear.descent import OPTIMIZERS, descend, exact_descent
 from lib.linear.domains import domain_intervals, domain_profiles, transfer
@@ -24,6 +32,18 @@ from lib.linear.massive import TokenEnergy, token_energy, token_shares
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
 from lib.linear.reweighing import Reweighted, reweighted
+from lib.linear.shape import (
+    block_intervals,
+    depth_trend,
+    ends_less_middle,
+    fair_range,
+    folds_agree,
+    largest_miss,
+    rise_and_fall,
+    step_intervals,
+    straddling,
+    turns,
+)
 from lib.linear.survey import (
     Recoverability,
     adjacent_steps,
@@ -33,6 +53,8 @@ from lib.linear.survey import (
     moment_grid,
     recoverability,
 )
+from lib.linear.understated import closed_by_whitening, fitted_margin, shortfalls, steps_needed
+from lib.linear.without import WithAndWithout, with_and_without
 
 __all__ = [
     "OPTIMIZERS",
@@ -40,6 +62,7 @@ __all__ = [
     "AffineMap",
     "Baselines",
     "Collector",
+    "Controls",
     "LearningCurve",
     "Moments",
     "RankProfile",
@@ -47,28 +70,50 @@ __all__ = [
     "Reweighted",
     "Score",
     "TokenEnergy",
+    "WithAndWithout",
     "adjacent_steps",
     "agreement",
+    "block_intervals",
     "block_shifts",
+    "closed_by_whitening",
+    "conditioning",
+    "controls",
+    "decades_removed",
+    "depth_trend",
     "descend",
     "domain_intervals",
     "domain_profiles",
+    "doubled_to",
     "doubling",
+    "ends_less_middle",
     "exact_descent",
+    "fair_range",
+    "fitted_margin",
     "fold_intervals",
     "fold_moments",
+    "folds_agree",
+    "has_budget",
+    "largest_miss",
     "leads",
     "learning_curve",
+    "left_to_limit",
+    "median_condition",
     "models_over_texts",
     "moment_grid",
     "rank_profile",
     "recoverability",
     "reduced_rank",
     "reweighted",
+    "rise_and_fall",
     "same_ends",
+    "sampled_tokens",
     "score_rows",
     "scores_of",
+    "shortfalls",
     "side_by_side",
+    "step_intervals",
+    "steps_needed",
+    "straddling",
     "svd_ridge",
     "token_energy",
     "token_shares",
@@ -77,5 +122,8 @@ __all__ = [
     "trained_baselines",
     "transfer",
     "transfer_loss",
+    "turns",
     "turns_of",
+    "variance_ratios",
+    "with_and_without",
 ]

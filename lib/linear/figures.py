@@ -15,6 +15,9 @@ from lib.base.style import (
 )
 from lib.linear.descent import OPTIMIZERS
 
+THRESHOLDS = (0.3, 0.5, 0.9, 0.99)
+"""of the claims that some block is nearly or hardly linear (data/published/claims.csv)"""
+
 
 def recoverability_figure(table, name: str, published) -> plt.Figure:
     """Whipp Figure 2: R²_lin and zero-shot ΔPPL by block, beside the paper's own profiles.
@@ -43,12 +46,15 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
             elinewidth=1,
             label="at n → ∞",
         )
+    for k, threshold in enumerate(THRESHOLDS):
+        mark = "the claims' thresholds" if k == 0 else None
+        ours.axhline(threshold, color="#777777", lw=0.9, ls=":", label=mark)
     ours.set(
         ylabel=r"$R^2_{\mathrm{lin}}$",
         ylim=(min(0, 1.1 * table.low.min()), 1.03),
         title=f"{name}: linear recoverability of each FFN",
     )
-    ours.legend(loc="lower center", ncols=2)
+    ours.legend(loc="lower center", ncols=3)
     low, high = (
         abs(table[f"delta_ppl_percent_{end}"] - table.delta_ppl_percent) for end in ("low", "high")
     )
@@ -95,13 +101,14 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
     return figure
 
 
-def descent_figure(curves, exact, ceilings) -> plt.Figure:
+def descent_figure(curves, exact, ceilings, whitened=None) -> plt.Figure:
     """Held-out R² of trained linear maps against steps, one panel a block, with the closed form as
     the ceiling.
 
     curves: columns block, optimizer, seed, step, r2. exact: columns block, step, r2 (full-batch
     gradient descent).
-    ceilings: columns block, r2_lin, condition_number.
+    ceilings: columns block, r2_lin, condition_number. whitened: columns block, step, r2, of SGD on
+    whitened inputs, a point each.
     """
     figure, axes = plt.subplots(
         1, len(ceilings), figsize=(4.3 * len(ceilings), 3.9), sharey=True, squeeze=False
@@ -125,6 +132,17 @@ def descent_figure(curves, exact, ceilings) -> plt.Figure:
             )
             ax.fill_between(
                 band.index, band["min"], band["max"], color=COLOURS[k], alpha=0.25, lw=0
+            )
+        if whitened is not None:
+            points = whitened[whitened.block == row.block]
+            ax.plot(
+                points.step,
+                points.r2.clip(-1),
+                ls="",
+                marker="D",
+                mfc="white",
+                color=COLOURS[2],
+                label="SGD on whitened inputs",
             )
         ax.axvline(3000, color="#BBBBBB", lw=1)
         ax.annotate(

@@ -49,6 +49,7 @@ from lib.stats.joint import (
 )
 from lib.stats.ledger import claim_row, rows_of, same_setting
 from lib.stats.rank import RankResult, rank_correlation
+from lib.stats.ratios import absolute, influence, jackknife
 from lib.stats.rules import guarded
 from lib.stats.variance import pairwise, variance_shares
 from lib.stats.verdicts import Judged, judge
@@ -62,6 +63,7 @@ __all__ = [
     "Judged",
     "RankResult",
     "above",
+    "absolute",
     "all_of",
     "any_of",
     "at_budget",
@@ -76,6 +78,8 @@ __all__ = [
     "count_findings",
     "fold_mean",
     "guarded",
+    "influence",
+    "jackknife",
     "jackknifed",
     "joint_level",
     "jointly",
