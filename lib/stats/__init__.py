@@ -1,5 +1,6 @@
 """Intervals, correlations, shares of variance, and the verdicts that follow from them."""
 
+from lib.stats.both_ways import crossed, crossed_jointly
 from lib.stats.claims import (
     VERDICTS,
     Claim,
@@ -48,6 +49,7 @@ from lib.stats.joint import (
     smallest,
 )
 from lib.stats.ledger import claim_row, rows_of, same_setting
+from lib.stats.pairs import concordant_pairs, kendall_within, share_over
 from lib.stats.rank import RankResult, rank_correlation
 from lib.stats.ratios import absolute, influence, jackknife
 from lib.stats.rules import guarded
@@ -74,8 +76,11 @@ __all__ = [
     "collate",
     "concentrated",
     "concentration",
+    "concordant_pairs",
     "control_passes",
     "count_findings",
+    "crossed",
+    "crossed_jointly",
     "fold_mean",
     "guarded",
     "influence",
@@ -84,6 +89,7 @@ __all__ = [
     "joint_level",
     "jointly",
     "judge",
+    "kendall_within",
     "largest",
     "last_less_mean",
     "leave_one_out",
@@ -98,6 +104,7 @@ __all__ = [
     "rows_of",
     "same_setting",
     "share_gap",
+    "share_over",
     "smallest",
     "spearman",
     "spread",

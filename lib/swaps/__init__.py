@@ -1,27 +1,47 @@
 """What a replacement costs the live model: per-token losses, perplexity, the swap sweep, and
 healing (Whipp §5.6)."""
 
-from lib.swaps.costs import joint_costs, joint_savings
-from lib.swaps.dearest import savings_concentrated
+from lib.swaps.costs import (
+    as_costs,
+    as_perplexity,
+    by_seed,
+    joint_costs,
+    joint_savings,
+    joint_shares,
+)
+from lib.swaps.dearest import saved_on_dearest, savings_concentrated
 from lib.swaps.elsewhere import printed_elsewhere
 from lib.swaps.healing import heal, residual_streams
 from lib.swaps.inflation import cost_ratios
 from lib.swaps.losses import next_token_losses, perplexity, token_losses
+from lib.swaps.printed import printed_claims, printed_swaps, printed_table4
 from lib.swaps.products import ProductCosts, product_costs
 from lib.swaps.sweep import delta_ppl, swap_sweep
+from lib.swaps.table4 import behind_original, gap_table, healing_table
 
 __all__ = [
     "ProductCosts",
+    "as_costs",
+    "as_perplexity",
+    "behind_original",
+    "by_seed",
     "cost_ratios",
     "delta_ppl",
+    "gap_table",
     "heal",
+    "healing_table",
     "joint_costs",
     "joint_savings",
+    "joint_shares",
     "next_token_losses",
     "perplexity",
+    "printed_claims",
     "printed_elsewhere",
+    "printed_swaps",
+    "printed_table4",
     "product_costs",
     "residual_streams",
+    "saved_on_dearest",
     "savings_concentrated",
     "swap_sweep",
     "token_losses",

@@ -1,0 +1,69 @@
+"""Order within units: shares of pairs that agree, and rank correlations of a few candidates within
+each block."""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from lib.stats.intervals import Interval, bootstrap
+from lib.stats.rank import RankResult
+
+FEWEST = 6
+"""units that a bootstrap over them needs: even unanimous signs of five are chance in more than one
+case in twenty (two-sided sign test)"""
+
+
+def concordant_pairs(table: pd.DataFrame, a: str, b: str, unit: str = "block") -> pd.DataFrame:
+    """Every pair of rows of one unit: columns `unit` and agree, whether `a` and `b` order the two
+    alike. Pairs that are tied on either side, or not finite, are left out."""
+    rows = []
+    for name, part in table.groupby(unit, sort=False):
+        for first, second in combinations(part.index, 2):
+            steps = [np.sign(part.at[first, c] - part.at[second, c]) for c in (a, b)]
+            if np.isfinite(steps).all() and all(steps):
+                rows.append({unit: name, "agree": bool(steps[0] == steps[1])})
+    return pd.DataFrame(rows, columns=[unit, "agree"]).astype({"agree": bool})
+
+
+def share_over(table: pd.DataFrame, column: str, unit: str = "block", seed: int = 42) -> Interval:
+    """Share of rows in which `column` holds, with a 95% bootstrap over units.
+
+    The bounds are nan, which decides nothing, with fewer than FEWEST units: a few units that agree
+    by chance would give an interval of no width.
+    """
+    held = table.groupby(unit)[column].agg(["sum", "count"]).astype(float)
+    if len(held) < FEWEST:
+        share = float(table[column].mean()) if len(table) else np.nan
+        return Interval(share, np.nan, np.nan)
+    share = lambda part, whole: part.sum() / whole.sum()  # noqa: E731
+    return bootstrap(share, held["sum"], held["count"], paired=True, seed=seed)
+
+
+def kendall_within(a, b, units, n_permutations: int = 10_000, seed: int = 42) -> RankResult:
+    """Mean over units of Kendall's tau (pairs in order less pairs out of order, over all pairs) of
+    `a` and `b` [n] within each unit, with permutations of `b` within units.
+
+    There is no interval and no power: these are nan, and so is everything with no unit of two rows
+    or with a value that is not finite.
+    """
+    a, b, units = np.asarray(a, float), np.asarray(b, float), np.asarray(units)
+    nan, rng, found, dealt = float("nan"), np.random.default_rng(seed), [], []
+    for unit in np.unique(units):
+        one, other = a[units == unit], b[units == unit]
+        if len(one) > 1:
+            dealt.append(_tau(one, rng.permuted(np.tile(other, (n_permutations, 1)), axis=1)))
+            found.append(_tau(one, other[None])[0])
+    tau, tails = (float(np.mean(found)) if found else nan), [nan, nan]
+    if np.isfinite(tau):
+        null = np.mean(dealt, axis=0)
+        more = [np.sum(sign * null >= sign * tau - 1e-12) for sign in (1, -1)]
+        tails = [float((count + 1) / (n_permutations + 1)) for count in more]
+    return RankResult(tau, nan, nan, nan, nan, *tails, n=len(a), visible=nan)
+
+
+def _tau(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Kendall's tau of `a` [n] with every row of `b` [rows, n]."""
+    first, second = np.triu_indices(len(a), 1)
+    order = np.sign(a[first] - a[second]) * np.sign(b[:, first] - b[:, second])
+    return order.mean(1)
