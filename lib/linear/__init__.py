@@ -4,6 +4,17 @@ kind of linearity it is.
 One forward pass fills the moments of all blocks; maps, folds, ranks and learning curves come
 from them alone (Whipp §3, §5.1, §5.4, §5.7)."""
 
+from lib.linear.across import (
+    agreement,
+    block_shifts,
+    leads,
+    models_over_texts,
+    same_ends,
+    scores_of,
+    side_by_side,
+    transfer_loss,
+    turns_of,
+)
 from lib.linear.affine import AffineMap, Score, score_rows, svd_ridge
 from lib.linear.baselines import Baselines, trained_baselines
 from lib.linear.budget import doubled_to, has_budget, left_to_limit, sampled_tokens
@@ -16,7 +27,7 @@ from lib.linear.conditioning import (
 from lib.linear.control import Controls, controls
 from lib.linear.curve import RIDGES, LearningCurve, learning_curve, tokens_for
 from lib.linear.descent import OPTIMIZERS, descend, exact_descent
-from lib.linear.domains import agreement, domain_intervals, domain_profiles, transfer
+from lib.linear.domains import domain_intervals, domain_profiles, transfer
 from lib.linear.massive import TokenEnergy, token_energy, token_shares
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
@@ -63,6 +74,7 @@ __all__ = [
     "adjacent_steps",
     "agreement",
     "block_intervals",
+    "block_shifts",
     "closed_by_whitening",
     "conditioning",
     "controls",
@@ -82,18 +94,23 @@ __all__ = [
     "folds_agree",
     "has_budget",
     "largest_miss",
+    "leads",
     "learning_curve",
     "left_to_limit",
     "median_condition",
+    "models_over_texts",
     "moment_grid",
     "rank_profile",
     "recoverability",
     "reduced_rank",
     "reweighted",
     "rise_and_fall",
+    "same_ends",
     "sampled_tokens",
     "score_rows",
+    "scores_of",
     "shortfalls",
+    "side_by_side",
     "step_intervals",
     "steps_needed",
     "straddling",
@@ -104,7 +121,9 @@ __all__ = [
     "total",
     "trained_baselines",
     "transfer",
+    "transfer_loss",
     "turns",
+    "turns_of",
     "variance_ratios",
     "with_and_without",
 ]

@@ -347,7 +347,7 @@ def domains_figure(profiles, products, name: str) -> plt.Figure:
         )
         axes[0].plot(rows.block, rows["mean"], label=domain, ms=4, **look)
     axes[0].set(
-        ylim=(0, 1.03),
+        ylim=(min(0, 1.1 * profiles.low.min()), 1.03),
         ylabel=r"$R^2_{\mathrm{lin}}$",
         title=f"{name}: recoverability on several domains",
     )

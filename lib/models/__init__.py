@@ -2,6 +2,7 @@
 record, swap and resume."""
 
 from lib.models.blocks import Block
+from lib.models.companions import companions
 from lib.models.hooks import capture, forward_body, get_block, record, resume, swap
 from lib.models.null import draw
 from lib.models.subjects import EMBEDDED, PRESETS, Subject, as_subject, check_subject, load_subject
@@ -14,6 +15,7 @@ __all__ = [
     "as_subject",
     "capture",
     "check_subject",
+    "companions",
     "draw",
     "forward_body",
     "get_block",

@@ -15,12 +15,21 @@ from lib.stats.claims import (
     table,
     within,
 )
+from lib.stats.controls import control_passes
 from lib.stats.crossed import (
     pooled_over_seeds,
     pooled_spread,
     ratio_errors,
     seeds_and_documents,
     settled,
+)
+from lib.stats.folds import (
+    jackknifed,
+    last_less_mean,
+    magnitudes,
+    spread_ratio,
+    std_intervals,
+    transformed,
 )
 from lib.stats.intervals import (
     Concentration,
@@ -76,18 +85,22 @@ __all__ = [
     "concentrated",
     "concentration",
     "concordant_pairs",
+    "control_passes",
     "count_findings",
     "crossed",
     "fold_mean",
     "guarded",
     "influence",
     "jackknife",
+    "jackknifed",
     "joint_level",
     "jointly",
     "judge",
     "kendall_within",
     "largest",
+    "last_less_mean",
     "leave_one_out",
+    "magnitudes",
     "mean_difference",
     "mean_interval",
     "over_seeds",
@@ -110,8 +123,11 @@ __all__ = [
     "smallest",
     "spearman",
     "spread",
+    "spread_ratio",
+    "std_intervals",
     "table",
     "top_overlap",
+    "transformed",
     "variance_shares",
     "within",
 ]

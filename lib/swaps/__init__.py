@@ -10,6 +10,7 @@ from lib.swaps.costs import (
     joint_shares,
 )
 from lib.swaps.dearest import saved_on_dearest, savings_concentrated
+from lib.swaps.elsewhere import printed_elsewhere
 from lib.swaps.healing import heal, residual_streams
 from lib.swaps.inflation import cost_ratios
 from lib.swaps.losses import next_token_losses, perplexity, token_losses
@@ -35,6 +36,7 @@ __all__ = [
     "next_token_losses",
     "perplexity",
     "printed_claims",
+    "printed_elsewhere",
     "printed_swaps",
     "printed_table4",
     "product_costs",
