@@ -31,7 +31,7 @@ class Profile:
     """how many blocks the trained baseline is run on"""
     domains: tuple[str, ...] = ("wikipedia", "king-james", "python-stdlib")
     """corpora of the cross-domain work, the reference first"""
-    domain_tokens: int = 20_480
+    domain_tokens: int = 12_800
     """tokens measured on each domain (Whipp §5.7: 15 k)"""
     sweep_tokens: int = 1_920
     """tokens on which a swapped or healed layer is priced, on each of two domains"""
@@ -45,7 +45,7 @@ class Profile:
     """how many blocks, evenly spaced, the paper's solver is run on; None: all"""
     candidate_steps: int = 1_500
     """steps of a trained candidate (Whipp §9: 8,000)"""
-    heal_steps: int = 25
+    heal_steps: int = 10
     """fine-tuning steps of a swapped layer (Whipp §4: 200)"""
     heal_windows: int = 1
     """windows in each of these steps (Whipp does not say how many)"""
