@@ -9,10 +9,12 @@ from lib.linear.baselines import Baselines, trained_baselines
 from lib.linear.curve import RIDGES, LearningCurve, learning_curve, tokens_for
 from lib.linear.descent import OPTIMIZERS, descend, exact_descent
 from lib.linear.domains import agreement, domain_intervals, domain_profiles, transfer
+from lib.linear.heavy import choose_definition, compare_definitions, massive_definitions, refits
 from lib.linear.massive import TokenEnergy, token_energy, token_shares
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
 from lib.linear.reweighing import Reweighted, reweighted
+from lib.linear.shape import by_fold, fold_shapes, leading_shares, rank_mean, spectrum_rank, twins
 from lib.linear.survey import (
     Recoverability,
     adjacent_steps,
@@ -38,6 +40,9 @@ __all__ = [
     "TokenEnergy",
     "adjacent_steps",
     "agreement",
+    "by_fold",
+    "choose_definition",
+    "compare_definitions",
     "descend",
     "domain_intervals",
     "domain_profiles",
@@ -45,13 +50,19 @@ __all__ = [
     "exact_descent",
     "fold_intervals",
     "fold_moments",
+    "fold_shapes",
+    "leading_shares",
     "learning_curve",
+    "massive_definitions",
     "moment_grid",
+    "rank_mean",
     "rank_profile",
     "recoverability",
     "reduced_rank",
+    "refits",
     "reweighted",
     "score_rows",
+    "spectrum_rank",
     "svd_ridge",
     "token_energy",
     "token_shares",
@@ -59,4 +70,5 @@ __all__ = [
     "total",
     "trained_baselines",
     "transfer",
+    "twins",
 ]
