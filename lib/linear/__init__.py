@@ -14,7 +14,7 @@ from lib.linear.massive import TokenEnergy, token_energy, token_shares
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
 from lib.linear.reweighing import Reweighted, reweighted
-from lib.linear.shape import by_fold, fold_shapes, leading_shares, rank_mean, spectrum_rank, twins
+from lib.linear.kinds import by_fold, fold_shapes, leading_shares, rank_mean, spectrum_rank, twins
 from lib.linear.survey import (
     Recoverability,
     adjacent_steps,
