@@ -18,16 +18,13 @@ from lib.linear.across import (
 from lib.linear.affine import AffineMap, Score, score_rows, svd_ridge
 from lib.linear.baselines import Baselines, trained_baselines
 from lib.linear.budget import doubled_to, has_budget, left_to_limit, sampled_tokens
-from lib.linear.conditioning import (
-    conditioning,
-    decades_removed,
-    median_condition,
-    variance_ratios,
-)
+from lib.linear.conditioning import conditioning, decades_removed, median_condition, variance_ratios
 from lib.linear.control import Controls, controls
 from lib.linear.curve import RIDGES, LearningCurve, learning_curve, tokens_for
 from lib.linear.descent import OPTIMIZERS, descend, exact_descent
 from lib.linear.domains import domain_intervals, domain_profiles, transfer
+from lib.linear.heavy import choose_definition, compare_definitions, massive_definitions, refits
+from lib.linear.kinds import by_fold, fold_shapes, leading_shares, rank_mean, spectrum_rank, twins
 from lib.linear.massive import TokenEnergy, token_energy, token_shares
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
@@ -75,7 +72,10 @@ __all__ = [
     "agreement",
     "block_intervals",
     "block_shifts",
+    "by_fold",
+    "choose_definition",
     "closed_by_whitening",
+    "compare_definitions",
     "conditioning",
     "controls",
     "decades_removed",
@@ -91,18 +91,23 @@ __all__ = [
     "fitted_margin",
     "fold_intervals",
     "fold_moments",
+    "fold_shapes",
     "folds_agree",
     "has_budget",
     "largest_miss",
+    "leading_shares",
     "leads",
     "learning_curve",
     "left_to_limit",
+    "massive_definitions",
     "median_condition",
     "models_over_texts",
     "moment_grid",
+    "rank_mean",
     "rank_profile",
     "recoverability",
     "reduced_rank",
+    "refits",
     "reweighted",
     "rise_and_fall",
     "same_ends",
@@ -111,6 +116,7 @@ __all__ = [
     "scores_of",
     "shortfalls",
     "side_by_side",
+    "spectrum_rank",
     "step_intervals",
     "steps_needed",
     "straddling",
@@ -124,6 +130,7 @@ __all__ = [
     "transfer_loss",
     "turns",
     "turns_of",
+    "twins",
     "variance_ratios",
     "with_and_without",
 ]

@@ -11,6 +11,7 @@ from lib.swaps.costs import (
 )
 from lib.swaps.dearest import saved_on_dearest, savings_concentrated
 from lib.swaps.elsewhere import printed_elsewhere
+from lib.swaps.extra import extra_cost
 from lib.swaps.healing import heal, residual_streams
 from lib.swaps.inflation import cost_ratios
 from lib.swaps.losses import next_token_losses, perplexity, token_losses
@@ -27,6 +28,7 @@ __all__ = [
     "by_seed",
     "cost_ratios",
     "delta_ppl",
+    "extra_cost",
     "gap_table",
     "heal",
     "healing_table",
