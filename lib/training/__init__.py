@@ -1,16 +1,66 @@
 """Small decoders trained on the spot, and how their recoverability develops along training
 (Whipp §5.2)."""
 
+from lib.training.across import (
+    blocks_of,
+    depth_trends,
+    models_to_decide,
+    pairs_apart,
+    share_above,
+)
+from lib.training.apart import across_less_within, gap, kind_less_others, leads, rank_between
 from lib.training.development import develop, untrained
+from lib.training.drawn import initial_scores, rank_with_drawn, same_inputs
 from lib.training.loop import FAMILIES, TrainingRun, build, make_fixture, train, train_tokenizer
+from lib.training.repeats import (
+    between_bounds,
+    change,
+    courses,
+    design_shares,
+    family_share,
+    one_apart,
+    rise_and_fall,
+    seed_ratio,
+    settling,
+    text_effect,
+    unshared,
+    untrained_range,
+    wide,
+)
 
 __all__ = [
     "FAMILIES",
     "TrainingRun",
+    "across_less_within",
+    "between_bounds",
+    "blocks_of",
     "build",
+    "change",
+    "courses",
+    "depth_trends",
+    "design_shares",
     "develop",
+    "family_share",
+    "gap",
+    "initial_scores",
+    "kind_less_others",
+    "leads",
     "make_fixture",
+    "models_to_decide",
+    "one_apart",
+    "pairs_apart",
+    "rank_between",
+    "rank_with_drawn",
+    "rise_and_fall",
+    "same_inputs",
+    "seed_ratio",
+    "settling",
+    "share_above",
+    "text_effect",
     "train",
     "train_tokenizer",
+    "unshared",
     "untrained",
+    "untrained_range",
+    "wide",
 ]

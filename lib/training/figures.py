@@ -4,8 +4,25 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis
+from lib.stats.intervals import mean_interval
 
 LINES = ("-", "--", "-.", ":")
+
+
+def models_figure(models) -> plt.Figure:
+    """R²_lin of every block of models as they are, against relative depth: mean and 95% interval
+    over folds of documents. models: {name: table [fold, block]}."""
+    figure, ax = plt.subplots(figsize=(8, 4.2))
+    for k, (name, table) in enumerate(models.items()):
+        found = mean_interval(table, test_over_train=1 / max(1, len(table) - 1))
+        depth = np.linspace(0, 1, len(found))
+        look = {"color": (SUBJECT, *COLOURS)[k % 7], "ls": LINES[k % 4]}
+        ax.fill_between(depth, found.low, found.high, color=look["color"], alpha=0.15, lw=0)
+        ax.plot(depth, found["mean"], marker=MARKERS[k % 6], ms=4, lw=1.3, label=name, **look)
+    ax.set(xlabel="relative depth (first to last block)", ylabel=r"$R^2_{\mathrm{lin}}$")
+    ax.set_ylim(top=1.03)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9)
+    return figure
 
 
 def families_figure(final, start, texts) -> plt.Figure:
