@@ -134,16 +134,19 @@ def series(given: dict[str, str]) -> int:
 
 
 def site(chosen: Plan) -> None:
-    """Make a site of the reports that are there, beside their index page, and link it there."""
+    """Make a site of the reports that are there, beside their index page, and link it there. The
+    reports stand without it, so what stops it is only said."""
+    if not (NOTEBOOKS / "index.md").exists():  # a checkout that holds notebooks alone
+        return
     from lib.reports.site import build_site  # loads the whole library
 
     home = ROOT / chosen.home
     reports = [home / t.run / f"{t.notebook}.ipynb" for t in chosen.tasks]
-    build_site(
-        [path for path in reports if path.exists()],
-        home / "site",
-        DATA / "results" / chosen.profile.name,
-    )
+    results = DATA / "results" / chosen.profile.name
+    try:
+        build_site([path for path in reports if path.exists()], home / "site", results)
+    except Exception as error:  # Sphinx raises a dozen kinds
+        print(f"no site was made of the reports ({type(error).__name__}: {error})")
     live.index(home)
 
 
