@@ -33,7 +33,7 @@ class Profile:
     """corpora of the cross-domain work, the reference first"""
     domain_tokens: int = 12_800
     """tokens measured on each domain (Whipp §5.7: 15 k)"""
-    sweep_tokens: int = 1_920
+    sweep_tokens: int = 4_096
     """tokens on which a swapped or healed layer is priced, on each of two domains"""
     probe_tokens: int = 20_480
     """rows captured per block for probes and candidates (Whipp §5.5: 30 k)"""
@@ -45,11 +45,11 @@ class Profile:
     """how many blocks, evenly spaced, the paper's solver is run on; None: all"""
     candidate_steps: int = 1_500
     """steps of a trained candidate (Whipp §9: 8,000)"""
-    heal_steps: int = 10
+    heal_steps: int = 60
     """fine-tuning steps of a swapped layer (Whipp §4: 200)"""
     heal_windows: int = 1
     """windows in each of these steps (Whipp does not say how many)"""
-    training_steps: int = 300
+    training_steps: int = 600
     """steps of each small model trained on the spot"""
     training_windows: int = 8
     """windows in each of these steps"""
