@@ -155,6 +155,12 @@ def test_conditioning_leaves_the_constant_direction_out_and_knows_its_cause():
     assert linear.decades_removed(features).low > 0.5  # one large feature, and it is scaled down
     assert linear.decades_removed(directions).high < 0.5  # a direction of many features is not
     assert linear.median_condition(inputs(np.ones(10))).high < 2.5
+    # One nearly dead feature is a direction like any other, and alone makes the inputs
+    # ill-conditioned.
+    dead = inputs(np.array([1e-3] + [1.0] * 9))
+    assert linear.median_condition(dead).low > 5_500
+    assert 10 ** dead.log10_condition_but_one.max() < 2.5
+    assert linear.decades_removed(dead).low > 0.5
 
 
 def test_an_output_feature_that_stands_out():

@@ -18,10 +18,12 @@ WHOLE = -1  # the value of `left_out` where no fold is
 def conditioning(folds: Sequence[dict[int, Moments]]) -> pd.DataFrame:
     """Condition numbers by block from folds[k]{block}, of all folds and without each in turn.
 
-    Columns block, left_out (a fold; WHOLE), log10_condition (largest over second-smallest
-    eigenvalue of the input covariance: LayerNorm leaves one direction exactly constant, and it is
-    no matter of conditioning), log10_condition_standardized (with every input feature at unit
-    variance) and log10_variance_ratio (largest over median variance of the output features).
+    Columns block, left_out (a fold; WHOLE), log10_condition (largest over smallest eigenvalue of
+    the input covariance above the pseudo-inverse cut-off: LayerNorm leaves one direction exactly
+    constant, and it is no matter of conditioning), log10_condition_but_one (without the smallest of
+    those: how much hangs on a single direction), log10_condition_standardized (with every input
+    feature at unit variance) and log10_variance_ratio (largest over median variance of the output
+    features).
     """
     rows = []
     for block in folds[0]:
@@ -38,16 +40,18 @@ def _of(moments: Moments) -> dict[str, float]:
     ratio = moments.syy.max() / moments.syy.median()
     return {
         "log10_condition": _decades(moments.sxx),
+        "log10_condition_but_one": _decades(moments.sxx, skip=1),
         "log10_condition_standardized": _decades(scale[:, None] * moments.sxx * scale),
         "log10_variance_ratio": float(ratio.log10()) if ratio.isfinite() else np.nan,
     }
 
 
-def _decades(covariance: torch.Tensor) -> float:
-    """log10 of the largest over the second-smallest eigenvalue; nan where that is rounding."""
+def _decades(covariance: torch.Tensor, skip: int = 0) -> float:
+    """log10 of the largest over the smallest eigenvalue that is not rounding, after `skip` of
+    them; nan where there is none."""
     e = torch.linalg.eigvalsh(covariance)
-    least = torch.finfo(e.dtype).eps * len(e) * e[-1]
-    return float((e[-1] / e[1]).log10()) if e[1] > least else float("nan")
+    kept = e[e > torch.finfo(e.dtype).eps * len(e) * e[-1]]
+    return float((kept[-1] / kept[skip]).log10()) if len(kept) > skip else float("nan")
 
 
 def median_condition(table: pd.DataFrame) -> Interval:
