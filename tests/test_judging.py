@@ -312,6 +312,29 @@ def test_the_scorecard_has_the_null_subject_beside(data):
     assert not found.duplicated(["id", "run", "notebook", "claim"]).any()
 
 
+def test_a_report_says_what_random_weights_reproduce_as_well(data, capsys):
+    high = Interval(0.7, 0.65, 0.75)
+    null = judged("tiny-gpt2:random", high)
+    assert "random weights" not in capsys.readouterr().out + null.claims_table().data
+    run = start("tiny-gpt2")
+    run.claim("range", high)
+    assert "with random weights: reproduced" in capsys.readouterr().out
+    run.claim("block", {11: Interval(0.98, 0.97, 0.99)})  # the null run did not reach it
+    assert "random weights" not in capsys.readouterr().out
+    assert "random weights" in run.claims_table().data
+    assert "it reproduces 1 as well: these are not about learning" in run.tally()
+    other = start("tiny-gpt2", 43)  # another seed: nothing stands beside it
+    other.claim("range", high)
+    assert "random weights" not in capsys.readouterr().out + other.tally()
+
+
+def test_a_null_subject_says_nothing_of_models_trained_here(data):
+    for model, verdict in (("tiny-gpt2:random", "not run"), ("tiny-gpt2", "reproduced")):
+        run = start(model)
+        run.claim("range", Interval(0.7, 0.65, 0.75), of_subject=False)
+        assert run.judged["range"].verdict == verdict
+
+
 def test_the_scorecard_is_told_in_the_ledgers_present_words(data):
     judged("tiny-gpt2", Interval(0.7, 0.65, 0.75))
     write(ledger.LEDGER, [{"id": "range", "sentence": "Said anew"}])

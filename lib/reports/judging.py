@@ -10,9 +10,10 @@ from typing import Protocol
 import pandas as pd
 
 from lib.base.errors import InputError
+from lib.base.names import RANDOM
 from lib.base.profiles import Profile
 from lib.reports.display import show
-from lib.stats.claims import JUDGED, count_findings
+from lib.stats.claims import JUDGED, count_findings, null_verdicts
 from lib.stats.ledger import VERDICTS, claim_row, rows_of, same_setting, threshold_in_words
 from lib.stats.verdicts import Judged, judge, not_run
 
@@ -51,14 +52,16 @@ def claim(
     here: str | None = None,
     model: str | None = None,
     corpus: str | None = None,
+    of_subject: bool = True,
 ) -> None:
     """Judge claim `id` by its rule in the ledger, and show it in one line right here.
 
     The arguments are those of `lib.stats.judge`: a statistic with its interval, or None and `why`.
     A claim whose row says "Judged only for …" is "not run" on another model or corpus; `model` and
-    `corpus` name what the statistic is about where that is not the run's own. What was judged lies
-    in `run.judged[id]`. Raises InputError for an id that is not in the ledger, belongs to another
-    notebook, or was judged in this run before.
+    `corpus` name what the statistic is about where that is not the run's own. With
+    `of_subject=False` it is about models trained here, and a null subject cannot tell. What was
+    judged lies in `run.judged[id]`. Raises InputError for an id that is not in the ledger, belongs
+    to another notebook, or was judged in this run before.
     """
     row = claim_row(id)
     if id not in set(rows_of(run.slug).id):
@@ -74,8 +77,16 @@ def claim(
     model, corpus = model or run.model, corpus or run.corpus
     if not same_setting(row, model, corpus):
         statistic, why = None, f"{model} on {corpus} is not what the claim is about"
+    elif not of_subject and run.model.endswith(RANDOM):
+        statistic, why = None, "about models trained here, whatever the subject"
     run.judged[id] = judge(id, statistic, exact=exact, ok=ok, why=why, here=here)
-    display_line(run.judged[id])
+    display_line(run.judged[id], _beside(run).get(id, ""))
+
+
+def _beside(run: Run) -> dict[str, str]:
+    """Verdicts of this notebook's claims on the null subject, where one was run and could tell."""
+    found = null_verdicts(run.slug, run.model, run.corpus, run.seed, run.options)
+    return {id: verdict for id, verdict in found.items() if verdict != "not run"}
 
 
 def claims_table(run: Run):
@@ -91,6 +102,7 @@ def claims_table(run: Run):
     }
     rows = [asdict(judged) | facts for judged in found]
     run.save(pd.DataFrame(rows, columns=[*JUDGED]), "claims")
+    beside = _beside(run)
     table = pd.DataFrame(
         [
             {
@@ -99,24 +111,41 @@ def claims_table(run: Run):
                 "published": j.published,
                 "here": j.here,
                 "verdict": mark(j),
-                "rule": threshold_in_words(claim_row(j.id)),
+                "random_weights": beside.get(j.id, ""),
+                "rule": threshold_in_words(claim_row(j.id)).partition(": ")[0] + ")" * bool(j.why),
                 "note": _note(j),
             }
             for j in found
         ],
-        columns=["importance", "claim", "published", "here", "verdict", "rule", "note"],
+        columns=[
+            *("importance", "claim", "published", "here"),
+            *("verdict", "random_weights", "rule", "note"),
+        ],
     )
+    if not beside:
+        table = table.drop(columns="random_weights")
     return show(table.map(html.escape))  # show writes text as it is
 
 
 def tally(run: Run) -> str:
     """How many findings of this notebook had which verdict, and of these the headline ones, in
-    words; identities and settings are not counted."""
+    words, and how many of the reproduced ones hold for random weights as well; identities and
+    settings are not counted."""
     found = pd.DataFrame([asdict(j) for j in _all(run)], columns=[*JUDGED])
     counts = count_findings(found)
     text = f"of {int(counts.to_numpy().sum())} findings {_words(counts.sum())}"
     headline = counts.loc["headline"]
-    return f"{text}; of the headline ones {_words(headline)}" if headline.any() else text
+    if headline.any():
+        text += f"; of the headline ones {_words(headline)}"
+    beside = _beside(run)
+    held = found[(found.kind == "finding") & (found.verdict == "reproduced")].id
+    told = [beside[id] for id in held if id in beside]
+    if told:
+        text += (
+            f". Of {len(told)} reproduced findings that a network with random weights can tell "
+            f"about, it reproduces {told.count('reproduced')} as well: these are not about learning"
+        )
+    return text
 
 
 def _words(counts: pd.Series) -> str:
@@ -152,13 +181,18 @@ class Line:
     """One judged claim as a line of a report, in HTML and as plain text."""
 
     judged: Judged
+    null_verdict: str = ""
+    """the verdict on the same architecture with random weights, where there is one"""
 
     def _parts(self) -> list[str]:
         j = self.judged
+        if j.verdict == "not run":  # published, rule and threshold stand in the closing table
+            return [j.note]
         return [
             f"published: {j.published}" if j.published else "",
             f"here: {j.here}" if j.here else "",
             f"rule: {threshold_in_words(claim_row(j.id))}" if j.rule else "",
+            f"with random weights: {self.null_verdict}" if self.null_verdict else "",
             _note(j),
         ]
 
@@ -181,8 +215,8 @@ class Line:
         )
 
 
-def display_line(judged: Judged) -> None:
+def display_line(judged: Judged, null_verdict: str = "") -> None:
     """Show a judged claim in the notebook; in plain Python it is printed."""
     from IPython.display import display
 
-    display(Line(judged))
+    display(Line(judged, null_verdict))

@@ -12,7 +12,7 @@ from lib.stats import claims
 
 # Pages of tables have no contents on their right.
 WIDE = ["---", "html_theme.sidebar_secondary.remove: true", "---"]
-WIDTHS = (5, 7, 27, 14, 15, 9, 7, 7, 9)
+WIDTHS = (5, 7, 25, 13, 14, 9, 8, 6, 6, 7)
 """per cent of the scorecard for each column"""
 
 
@@ -78,11 +78,14 @@ def _link(row, page: str) -> str:
 
 def _table(rows: pd.DataFrame) -> list[str]:
     cells = [
-        [plain(r.section), plain(r.claim), plain(r.published), plain(r.here), r.verdict]
+        [
+            *(plain(r.section), plain(r.claim), plain(r.published), plain(r.here), r.verdict),
+            r.null_verdict if r.null_verdict != "not run" else "",
+        ]
         for r in rows.itertuples()
     ]
-    head = ["section", "claim", "published", "here", "verdict"]
-    return ["| " + " | ".join(c) + " |" for c in [head, ["---"] * 5, *cells]]
+    head = ["section", "claim", "published", "here", "verdict", "random weights"]
+    return ["| " + " | ".join(c) + " |" for c in [head, ["---"] * len(head), *cells]]
 
 
 def scorecard(rows: pd.DataFrame) -> str:
@@ -100,6 +103,7 @@ def scorecard(rows: pd.DataFrame) -> str:
             "published": rows.published.map(escape),
             "here": rows.here.map(escape),
             "verdict": [f"<span class='{v.replace(' ', '-')}'>{v}</span>" for v in rows.verdict],
+            "random weights": [v if v != "not run" else "" for v in rows.null_verdict],
             "importance": [
                 i if kind == "finding" else kind
                 for i, kind in zip(rows.importance, rows.kind, strict=True)
@@ -125,7 +129,7 @@ def scorecard(rows: pd.DataFrame) -> str:
         order=[],
         layout={"top1": "searchPanes"},
         searchPanes={
-            "columns": [5, 6, 0, 7, 8],
+            "columns": [5, 6, 7, 0, 8, 9],
             "layout": "auto",
             "controls": False,
             "viewTotal": True,
@@ -140,7 +144,8 @@ def scorecard(rows: pd.DataFrame) -> str:
             "",
             f"Findings: {counts(rows)}; with identities and settings, {len(rows)} rows. A verdict "
             "follows from the rule in small type, which stood in the ledger before the result did; "
-            "a contradicted claim is a finding, not a failure.",
+            "a contradicted claim is a finding, not a failure. `random weights` is the verdict on "
+            "the same architecture untrained: what it reproduces as well is not about learning.",
             "",
             '<script src="../_static/itables.js"></script>',
             "",

@@ -159,6 +159,24 @@ def collate() -> pd.DataFrame:
     return found.reindex(columns=[*SCORECARD]).fillna("")
 
 
+def null_verdicts(
+    notebook: str, model: str, corpus: str, seed: int, options: dict | None = None
+) -> dict[str, str]:
+    """Verdicts by claim of the committed or local run of `notebook` on the null subject of `model`,
+    with the same corpus, seed and options: of the first profile by name that has one, as in
+    `collate`. {} without such a run, and for a null subject itself."""
+    if model.endswith(RANDOM):
+        return {}
+    told = ";".join(f"{name}={value}" for name, value in (options or {}).items())
+    same = {"model": model + RANDOM, "corpus": corpus, "seed": str(seed), "options": told}
+    for path in sorted((DATA / "results").glob(f"*/*~random*/{notebook}/claims.csv")):
+        found = _read(path)
+        found = found[(found[[*same]] == [*same.values()]).all(axis=1)] if found.id.any() else ()
+        if len(found):
+            return dict(zip(found.id, found.verdict, strict=True))
+    return {}
+
+
 def _read(path: Path) -> pd.DataFrame:
     """One claims.csv with its folder's names; without ledger ids, the columns of `Claim`."""
     profile, run, notebook = path.parts[-4:-1]
