@@ -189,7 +189,7 @@ def domains_figure(profiles, products, name: str) -> plt.Figure:
     axes[0].legend(loc="lower center", ncols=2, fontsize=9)
     titles = {
         "cost_linear": "What a linear swap costs, each domain with its own maps and unseen text",
-        "saved": "By how much a rank-16 product branch lowers the swapped model's perplexity",
+        "saved": "What a rank-16 product branch saves of that cost",
     }
     for ax, (column, title) in zip(axes[1:], titles.items(), strict=True):
         for k, (domain, rows) in enumerate(products.groupby("domain", sort=False)):
@@ -207,7 +207,8 @@ def domains_figure(profiles, products, name: str) -> plt.Figure:
             )
         ax.axhline(0, color="#777777", lw=1)
         percent_axis(ax, [*products[f"{column}_low"], *products[f"{column}_high"]])
-        ax.set(ylabel="ΔPPL" if column == "cost_linear" else "perplexity saved", title=title)
-    axes[1].legend(loc="upper center", fontsize=9)
+        what = "cost" if column == "cost_linear" else "saved"
+        ax.set(ylabel=f"{what}, % of base perplexity", title=title)
+        ax.legend(loc="upper center", fontsize=9)
     block_axis(axes[2], int(profiles.block.max()) + 1)
     return figure

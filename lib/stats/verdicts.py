@@ -94,7 +94,9 @@ def in_words(
         interval = statistic.narrow if rule == "rank_none" else statistic.interval
         rho, level = f"{interval:.2f}".replace("-", "−"), " (90%)" * (rule == "rank_none")
         power = f"80% power from |ρ| {statistic.visible:.2f}"
-        return f"ρ {rho}{level}, p {statistic.p:.2g}, n {statistic.n} ({power})"
+        tail = {"rank_positive": statistic.p_positive, "rank_negative": statistic.p_negative}
+        p = f"one-sided p {tail[rule]:.2g}" if rule in tail else f"p {statistic.p:.2g}"
+        return f"ρ {rho}{level}, {p}, n {statistic.n} ({power})"
     if isinstance(statistic, Mapping | pd.DataFrame):
         units = as_units(statistic, exact)
         unit = deciding(units, rule, verdict, limits)

@@ -8,6 +8,8 @@ import pandas as pd
 
 from lib.probes.residual import ResidualProbes, residual_probes
 from lib.probes.rows import BlockRows
+from lib.stats.intervals import clustered
+from lib.swaps.costs import as_costs
 from lib.swaps.sweep import delta_ppl, swap_sweep
 from lib.texts.windows import Windows
 
@@ -18,8 +20,8 @@ class ProductCosts:
 
     table: pd.DataFrame
     """one row a block: r2_lin, r2_bilinear (held-out, first seed), ΔPPL in percent of either swap
-    (cost_linear, cost_bilinear) with intervals (_low, _high), and by how much the branch lowers the
-    perplexity of the swapped model in percent (saved, saved_low, saved_high)"""
+    (cost_linear, cost_bilinear) with intervals (_low, _high), and how much less the branch costs,
+    paired (saved, saved_low, saved_high), all in percent of the base perplexity"""
     probes: ResidualProbes
     base: np.ndarray
     """losses without a swap, [n, seq_len-1], nats"""
@@ -51,14 +53,8 @@ def product_costs(
         part = part.set_index("block")
         for end in ("", "_low", "_high"):
             table[f"cost_{name}{end}"] = part[f"delta_ppl_percent{end}"]
-    left = [
-        delta_ppl(swapped[b, "linear"], {b: swapped[b, "bilinear"]}, unseen.document)
-        for b in probes.maps
-    ]
-    saved = -pd.concat(left).set_index("block")
-    table["saved"] = saved.delta_ppl_percent
-    table["saved_low"], table["saved_high"] = (
-        saved.delta_ppl_percent_high,
-        saved.delta_ppl_percent_low,
-    )
+    for b in probes.maps:
+        costs = (as_costs(base, swapped[b, name]) for name in ("linear", "bilinear"))
+        left = clustered(100 * np.subtract(*costs), unseen.document)
+        table.loc[b, ["saved", "saved_low", "saved_high"]] = left.value, left.low, left.high
     return ProductCosts(table.reset_index(), probes, base, swapped)
