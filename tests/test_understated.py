@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lib import linear
-from lib.linear.control import _of_block, _scored, _unwhitened, _whitening, train_map
-from lib.linear.descent import descend
+from lib.linear.control import _of_block, _scored, _unwhitened, _whitening
+from lib.linear.descent import descend, train_map
 from lib.linear.moments import Moments
 from lib.linear.understated import seed_gaps
 from lib.linear.without import WithAndWithout
@@ -31,7 +31,7 @@ def test_a_kept_map_is_the_one_that_descend_follows(rows):
     x, y = (side.flatten(0, 1) for side in rows)
     for name in ("sgd", "adamw"):
         curve = descend((x, y), (x, y), name, 20, [3]).iloc[-1]
-        found = train_map(x, y, name, curve.lr, 20, 3)
+        found = train_map((x, y), name, curve.lr, 20, 3)
         assert linear.score_rows(found, x, y).r2 == pytest.approx(curve.r2, abs=1e-12)
 
 
