@@ -13,10 +13,10 @@ from lib.stats import (
     concordant_pairs,
     judge,
     kendall_within,
-    seeds_by_documents,
-    seeds_by_documents_jointly,
     share_over,
+    top_overlap,
 )
+from lib.stats.rules import below
 from lib.swaps import (
     as_costs,
     as_perplexity,
@@ -132,34 +132,6 @@ def test_too_few_documents_decide_nothing():
     assert np.isnan(saved_on_dearest(base, swapped, swapped, np.arange(36) % 3).low)
 
 
-def test_seeds_and_documents_both_widen_an_interval():
-    """The interval covers the truth at its level, where either source alone would not."""
-    rng, held, alone = np.random.default_rng(6), [], []
-    for _ in range(400):
-        shared = rng.normal(0, 1, 12)[DOCUMENT]
-        values = rng.normal(0, 0.4, (3, 1)) + shared + rng.normal(0, 0.5, (3, len(DOCUMENT)))
-        found, text = seeds_by_documents((values, DOCUMENT)), clustered(values[0], DOCUMENT)
-        held.append(found.low <= 0 <= found.high)
-        alone.append(text.low <= 0 <= text.high)
-    assert np.mean(alone) < 0.92 < 0.93 <= np.mean(held)
-
-
-def test_two_samples_add_up_and_unfit_ones_are_refused():
-    rng = np.random.default_rng(7)
-    values = rng.normal(1, 0.1, (3, 36))
-    both = seeds_by_documents((values, DOCUMENT), (-values + 1, DOCUMENT + 5))
-    assert both.value == pytest.approx(1) and both.low < 1 < both.high
-    assert np.isnan(seeds_by_documents((values[:1], DOCUMENT)).low)  # one seed
-    assert np.isnan(
-        seeds_by_documents((np.ones((3, 36)) + values[0], DOCUMENT)).low
-    )  # seeds that agree
-    assert np.isnan(seeds_by_documents((values, np.zeros(36))).low)  # one document
-    units = seeds_by_documents_jointly({"a": values, "b": values}, DOCUMENT)
-    assert units["a"].high - units["a"].low > seeds_by_documents((values, DOCUMENT)).high - 1
-    with pytest.raises(InputError, match="same seeds"):
-        seeds_by_documents((values, DOCUMENT), (values[:2], DOCUMENT))
-
-
 def test_pairs_in_order_and_the_share_that_agrees():
     table = pd.DataFrame(
         {"block": [0, 0, 0, 1, 1, 1], "r2": [1, 2, 3, 1, 1, 2], "cost": [3, 2, 2.5, 1, 2, np.nan]}
@@ -231,3 +203,22 @@ def test_printed_numbers_are_the_papers_and_meet_the_run_on_its_models_only():
     assert len(found) == 3
     assert {verdict(id, interval) for id, interval in found.items()} == {"reproduced"}
     assert all(isinstance(interval, Interval) for interval in found.values())
+
+
+def test_top_overlap_of_same_opposite_and_unrelated_rankings():
+    a = np.arange(60.0)
+    assert below(top_overlap(a, -a), 0.5) == "reproduced"
+    assert below(top_overlap(a, a), 0.5) == "contradicted"
+    assert top_overlap(a, a).value == 1
+    rng = np.random.default_rng(0)
+    chance = np.mean([top_overlap(a, rng.permutation(a)).value for _ in range(100)])
+    assert chance == pytest.approx(1 / 6, abs=0.05)
+    # Thirty blocks have a top of five, too few to tell none of five from half.
+    assert below(top_overlap(a[:30], -a[:30]), 0.5) == "inconclusive"
+
+
+def test_top_overlap_of_nothing_decides_nothing():
+    assert below(top_overlap([1.0], [1.0]), 0.5) == "inconclusive"
+    assert below(top_overlap([1.0, 1.0], [1.0, 2.0]), 0.5) == "inconclusive"
+    with pytest.raises(InputError, match="paired"):
+        top_overlap([1.0, 2.0], [1.0])

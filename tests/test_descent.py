@@ -52,6 +52,19 @@ def test_ill_conditioning_slows_sgd_as_exact_descent_says():
         descent.descend(seen, tail, "sdg", 10, (42,))
 
 
+def test_no_row_that_judges_the_map_chooses_its_rate():
+    x, y = rows(condition=1e4)
+    seen, tail = (x[:600], y[:600]), (x[600:], y[600:])
+    spoiled = tail[0], -tail[1].flip(0)
+    rates = {sgd(seen, held_out).lr[0] for held_out in (tail, spoiled)}
+    assert rates == {descent.best_rate(seen, 100, 42, 64)}
+    assert rates == {descent.stable_rate(seen[0])}  # the slow directions want the largest
+
+
+def sgd(seen, held_out):
+    return descent.descend(seen, held_out, "sgd", 100, seeds=(42,), batch=64)
+
+
 def test_descent_is_reproducible_and_seeds_differ():
     x, y = rows()
     args = ((x[:600], y[:600]), (x[600:], y[600:]), "adamw", 30)

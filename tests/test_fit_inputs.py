@@ -126,10 +126,7 @@ def test_delta_ppl_and_variance_refuse_what_does_not_fit():
 
 
 def test_intervals_of_too_little_decide_nothing():
-    assert (
-        np.isnan(bootstrap(np.mean, [1.0]).low)
-        and bootstrap(np.mean, [1.0]).above(0) == "inconclusive"
-    )
+    assert np.isnan(bootstrap(np.mean, [1.0]).low)
     assert np.isfinite(
         bootstrap(spearman, [1.0, 2, 3, 4, 5, 6], [1.0, 3, 2, 5, 4, 6], paired=True).low
     )

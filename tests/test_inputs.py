@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 import torch
 
@@ -27,7 +28,6 @@ from lib.texts import corpora, cut_windows, load_corpus
         (lambda: load_corpus("wikipedai"), r"unknown corpus 'wikipedai': did you mean 'wikipedia"),
         (lambda: claims.published("wipp"), r"no published numbers for 'wipp': known are"),
         (lambda: claims.published("whipp", metric="r2_line"), r"no published number of whipp has"),
-        (lambda: claims.Claim("p", "s", "c", "", "", "proved"), r"verdict 'proved' is none of"),
         (lambda: report.start("01_x", "laptop", seed="x"), r"seed 'x' is no whole number"),
     ],
 )
@@ -170,9 +170,8 @@ def test_a_damaged_claims_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "DATA", tmp_path)
     folder = tmp_path / "results" / "study" / "m" / "01_x"
     folder.mkdir(parents=True)
-    claims.table([claims.Claim("p", "s", "c", "1", "a | b", "reproduced")]).to_csv(
-        folder / "claims.csv", index=False
-    )
+    row = dict.fromkeys(claims.JUDGED, "") | {"id": "x", "verdict": "reproduced", "model": "m"}
+    pd.DataFrame([row]).to_csv(folder / "claims.csv", index=False)
     assert claims.collate().model.tolist() == ["m"]
     (folder / "claims.csv").write_text("paper,section\n1")
     with pytest.raises(InputError, match=r"results/study/m/01_x/claims.csv is damaged"):

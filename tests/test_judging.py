@@ -9,9 +9,17 @@ from lib.base import DATA, InputError, get_profile, label, slugify
 from lib.models import check_subject, load_subject
 from lib.reports.judging import BADGES, Line
 from lib.reports.report import Report
-from lib.stats import Interval, claims, judge, ledger, rank_correlation, same_setting
+from lib.stats import (
+    Interval,
+    claims,
+    judge,
+    kendall_within,
+    ledger,
+    rank_correlation,
+    same_setting,
+)
 from lib.stats.ledger import COLUMNS, claim_row, threshold, threshold_in_words
-from lib.stats.verdicts import interval_text
+from lib.stats.verdicts import interval_text, rank_text
 from lib.training import untrained
 
 USUAL = {
@@ -107,6 +115,16 @@ def test_a_ledger_that_is_not_whole(data, row, says):
     assert "\n" not in str(caught.value)
 
 
+def test_the_ledger_is_read_anew_only_where_it_changed(data):
+    ledger._read.cache_clear()
+    rows = ledger.ledger()
+    rows.loc[0, "rule"] = "spoiled"  # one reader's rows are no other's
+    assert claim_row("range").rule == "above" and claim_row("block").rule == "any_above"
+    assert ledger._read.cache_info().misses == 1
+    write(ledger.LEDGER, [{"id": "range", "rule": "below"}])
+    assert claim_row("range").rule == "below"
+
+
 def test_a_ledger_that_is_missing_or_lacks_a_column(data):
     frame = pd.read_csv(ledger.LEDGER)
     frame.drop(columns="whose").to_csv(ledger.LEDGER, index=False)
@@ -177,10 +195,24 @@ def test_not_run_and_guards_say_why(data):
         (Interval(-0.7, -0.75, -0.65), "−0.70 [−0.75, −0.65]"),
         (Interval(6857.2, 5000, 9000), "6,857 [5,000, 9,000]"),
         (Interval(0.5, float("nan"), float("nan")), "0.5 (no interval)"),
+        (Interval(4_718_592, float("nan"), float("nan")), "4,720,000 (no interval)"),
+        (Interval(-999.7, float("nan"), float("nan")), "−1,000 (no interval)"),
+        (Interval(4_718_592, 4_718_592, 4_718_592), "4,718,592"),
+        (Interval(0.123456789, 0.123456789, 0.123456789), "0.123457"),
     ],
 )
 def test_intervals_in_words(interval, text):
     assert interval_text(interval) == text
+
+
+def test_rank_correlations_in_words():
+    some = np.arange(8.0)
+    assert rank_text(rank_correlation(some, -some, 200)).startswith("ρ −1.00 [−1.00, −1.00], p 0.")
+    for undefined in (rank_correlation(some, 0 * some), rank_correlation(some[:3], some[:3])):
+        assert rank_text(undefined) == f"rank correlation undefined (n {undefined.n})"
+        assert np.isnan(undefined.p)
+    tau = rank_text(kendall_within(some, some, some // 4, 200))
+    assert tau.startswith("ρ 1.00 (no interval), p 0.") and tau.endswith("n 8")
 
 
 @pytest.mark.parametrize(
@@ -208,6 +240,14 @@ def test_where_a_claim_can_be_judged(ends, model, corpus, same):
     assert same_setting(row, model, corpus) is same
 
 
+def unjudged(model):
+    """The note of the claim on gpt2's printed number in a run that judged nothing."""
+    run = start(model, corpus="wikitext-2")
+    run.claims_table()
+    saved = pd.read_csv(run.folder / "claims.csv", keep_default_na=False)
+    return saved.set_index("id").note["printed"]
+
+
 def test_what_is_about_another_model_is_not_run(data):
     near = Interval(0.01, 0, 0.02)
     for about, verdict in (
@@ -218,6 +258,11 @@ def test_what_is_about_another_model_is_not_run(data):
         run = start()
         run.claim("printed", near, **about)
         assert run.judged["printed"].verdict == verdict
+    notes = [(m, unjudged(m)) for m in ("gpt2", "tiny-gpt2")]  # what no cell came to
+    assert notes == [
+        ("gpt2", "not reached"),
+        ("tiny-gpt2", "tiny-gpt2 on wikitext-2 is not what the claim is about"),
+    ]
     write(ledger.LEDGER, [{"id": "x", "kind": "setting", "rule": ""}])
     run = start()
     run.claim("x", None, here="128 tokens")
@@ -297,17 +342,11 @@ def judged(model, interval, seed=42):
 def test_the_scorecard_has_the_null_subject_beside(data):
     high, low = Interval(0.7, 0.65, 0.75), Interval(0.1, 0, 0.2)
     judged("tiny-gpt2", high), judged("tiny-gpt2", high, 43), judged("tiny-gpt2:random", low)
-    old = claims.table([claims.Claim("whipp", "s", "an old claim", "1", "2", "reproduced")])
-    folder = data / "results" / "study" / "m" / "06_x"
-    folder.mkdir(parents=True)
-    old.to_csv(folder / "claims.csv", index=False)
     found = claims.collate()
     ranges = found[found.id == "range"].set_index("seed")
     assert ranges.verdict.tolist() == ["reproduced"] * 2
     assert ranges.null_verdict.to_dict() == {"42": "contradicted", "43": ""}
-    assert set(found.model) == {"tiny-gpt2", "m"}
-    carried = found[found.claim == "an old claim"].iloc[0]
-    assert (carried.id, carried.null_verdict, carried.run) == ("", "", "m")
+    assert set(found.model) == {"tiny-gpt2"}
     assert claims.count_findings(found).loc["headline", "reproduced"] == 2
     assert not found.duplicated(["id", "run", "notebook", "claim"]).any()
 

@@ -9,7 +9,7 @@ from lib import linear
 from lib.linear.moments import Moments
 from lib.linear.shape import NOTHING
 from lib.stats import Interval, jackknife
-from lib.stats.ratios import absolute, both, influence, power_of
+from lib.stats.ratios import absolute, both, influence, transformed
 from lib.stats.rules import any_above
 
 RNG = np.random.default_rng(7)
@@ -182,4 +182,4 @@ def test_ratios_of_sums_and_jackknives():
     assert both(Interval(1, 0.7, 1.3), Interval(9, 8.6, 9.4)).high == pytest.approx(1.5)
     assert absolute({"a": Interval(-0.2, -0.3, 0.1)})["a"] == Interval(0.2, 0.0, 0.3)
     assert absolute({"a": Interval(-0.2, -0.3, -0.1)})["a"] == Interval(0.2, 0.1, 0.3)
-    assert power_of(10, Interval(2, 1, 3)) == Interval(100, 10, 1000)
+    assert transformed(Interval(2, 1, 3), lambda v: 10**v) == Interval(100, 10, 1000)

@@ -8,9 +8,10 @@ import pandas as pd
 
 from lib.base.errors import InputError, unknown
 from lib.linear.shape import step_intervals, turns
-from lib.stats.folds import jackknifed, magnitudes, transformed
+from lib.stats.folds import jackknifed
 from lib.stats.intervals import Interval, fold_mean, mean_interval, pearson, spearman
 from lib.stats.joint import joint_level
+from lib.stats.ratios import absolute, transformed
 
 Scores = Mapping[str, np.ndarray]
 """{text: R² [n_folds, n_blocks]}, or [n_folds, n_models, n_blocks]"""
@@ -97,10 +98,11 @@ def block_shifts(
     half = {name: rows.high - rows["mean"] for name, rows in found.items()}
     units = {}
     for name in domains:
-        difference = found[name]["mean"] - found[reference]["mean"]
-        both = magnitudes(difference, np.hypot(half[name], half[reference]))
-        units |= {f"{name}, block {block}": interval for block, interval in both.items()}
-    return units
+        shift = found[name]["mean"] - found[reference]["mean"]
+        by = np.hypot(half[name], half[reference])
+        rows = zip(shift, shift - by, shift + by, strict=True)
+        units |= {f"{name}, block {b}": Interval(*row) for b, row in enumerate(rows)}
+    return absolute(units)
 
 
 def same_ends(

@@ -10,7 +10,7 @@ import torch
 from lib.linear.moments import Moments, total
 from lib.stats.intervals import Interval
 from lib.stats.joint import joint_level
-from lib.stats.ratios import jackknife, power_of
+from lib.stats.ratios import jackknife, transformed
 
 WHOLE = -1  # the value of `left_out` where no fold is
 
@@ -54,11 +54,15 @@ def _decades(covariance: torch.Tensor, skip: int = 0) -> float:
     return float((kept[-1] / kept[skip]).log10()) if len(kept) > skip else float("nan")
 
 
+def _from_decades(decades: float) -> float:
+    return 10**decades
+
+
 def median_condition(table: pd.DataFrame) -> Interval:
     """Median over blocks of the condition number, from the table of `conditioning`; the interval by
     jackknife over folds of documents, in logarithms."""
     by_sample = table.groupby("left_out").log10_condition.agg(_median)
-    return power_of(10, jackknife(by_sample[WHOLE], by_sample.drop(WHOLE)))
+    return transformed(jackknife(by_sample[WHOLE], by_sample.drop(WHOLE)), _from_decades)
 
 
 def decades_removed(table: pd.DataFrame) -> Interval:
@@ -79,6 +83,6 @@ def variance_ratios(table: pd.DataFrame) -> dict[int, Interval]:
     wide = table.pivot(index="left_out", columns="block", values="log10_variance_ratio")
     level = joint_level(wide.shape[1])
     return {
-        int(block): power_of(10, jackknife(values[WHOLE], values.drop(WHOLE), level))
+        int(block): transformed(jackknife(values[WHOLE], values.drop(WHOLE), level), _from_decades)
         for block, values in wide.items()
     }

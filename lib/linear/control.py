@@ -5,20 +5,17 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import torch
 
 from lib.base.bars import progress
 from lib.base.cache import as_numpy, cached
 from lib.linear.affine import AffineMap, score_rows
-from lib.linear.descent import SGD_FRACTIONS, initial_weights, stable_rate
+from lib.linear.descent import best_rate, train_map
 from lib.linear.moments import Moments
 from lib.models.hooks import capture
 from lib.models.subjects import Subject
 from lib.texts.windows import Windows
-
-BATCH = 128  # of `descend`
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +79,7 @@ def _of_block(work: tuple) -> list[dict]:
     load, held_out, rates, steps, seeds = work
     x, y = load()  # each [n, seq_len, d]
     fit, test = (x[~held_out], y[~held_out]), (x[held_out], y[held_out])
-    flat = [side.flatten(0, 1) for side in fit]
+    flat = tuple(side.flatten(0, 1) for side in fit)
     moments = Moments.of(*flat)
     white = _whitening(moments)
     whitened = white(flat[0]).float(), flat[1]
@@ -90,46 +87,14 @@ def _of_block(work: tuple) -> list[dict]:
     found = [_scored("exact", 0, 0.0, moments.fit(), fit, test)]
     with progress(total=total, desc="trained maps, and on whitened inputs", unit="step") as bar:
         for kind, rate in rates.items():
-            affine = train_map(*flat, kind, rate, steps, seeds[0], bar)
+            affine = train_map(flat, kind, rate, steps, seeds[0], bar=bar)
             found.append(_scored(kind, seeds[0], rate, affine, fit, test))
-        pilot = white(test[0].flatten(0, 1)).float(), test[1].flatten(0, 1)
-        rate = _best_rate(whitened, pilot, max(1, steps // 10), seeds[0])
+        rate = best_rate(whitened, steps, seeds[0])
         for seed in seeds:
-            affine = _unwhitened(train_map(*whitened, "sgd", rate, steps, seed, bar), white)
+            affine = train_map(whitened, "sgd", rate, steps, seed, bar=bar)
+            affine = _unwhitened(affine, white)
             found.append(_scored("whitened", seed, rate, affine, fit, test))
     return found
-
-
-def train_map(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    optimizer: str,
-    rate: float,
-    steps: int,
-    seed: int,
-    bar=None,
-) -> AffineMap:
-    """The linear map [d_in -> d_out] that minibatch training on rows x [n, d_in], y [n, d_out]
-    reaches: the same weights as those that `descend` follows, seed by seed."""
-    weight = torch.nn.Parameter(initial_weights(x.shape[1], y.shape[1], seed))
-    make = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
-    solver = make([weight], lr=rate, weight_decay=0.0)
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.cat([x, torch.ones(len(x), 1)], 1)
-    for _ in range(steps):
-        index = torch.randint(len(x), (BATCH,), generator=generator)
-        xb, yb = x[index], y[index]
-        weight.grad = xb.T @ torch.addmm(yb, xb, weight.data, beta=-1) / BATCH
-        solver.step()
-        if bar is not None:
-            bar.update()
-    return AffineMap(weight.data[:-1], weight.data[-1])
-
-
-def _best_rate(rows: tuple, held_out: tuple, steps: int, seed: int) -> float:
-    rates = [fraction * stable_rate(rows[0]) for fraction in SGD_FRACTIONS]
-    ends = [score_rows(train_map(*rows, "sgd", r, steps, seed), *held_out).r2 for r in rates]
-    return rates[int(np.argmax([e if np.isfinite(e) else -np.inf for e in ends]))]
 
 
 def _whitening(moments: Moments) -> AffineMap:

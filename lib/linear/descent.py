@@ -5,7 +5,7 @@ Two roads to the same curve: minibatch training as anybody would do it, and full
 descent, whose iterate after any number of steps is known in closed form from the moments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,14 @@ from lib.linear.affine import AffineMap, score_rows
 from lib.linear.moments import Moments
 
 Rows = tuple[torch.Tensor, torch.Tensor]
+"""x [n, d_in], y [n, d_out]"""
 
 
-# Constant learning rates. SGD: the best of three fractions of the stable limit, chosen in a pilot;
+# Constant learning rates. SGD: the best of three fractions of the stable limit (`best_rate`);
 # AdamW: a common default.
 OPTIMIZERS = {"sgd": "SGD near its stable limit", "adamw": "AdamW, rate 1e-3"}
 SGD_FRACTIONS = (0.1, 0.3, 1.0)
+BATCH = 128
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -35,7 +37,7 @@ def checkpoints(steps: int) -> list[int]:
 
 
 def descend(
-    rows: Rows, held_out: Rows, optimizer: str, steps: int, seeds: Sequence[int], batch: int = 128
+    rows: Rows, held_out: Rows, optimizer: str, steps: int, seeds: Sequence[int], batch: int = BATCH
 ) -> pd.DataFrame:
     """Train a linear layer on minibatches of `rows` (x [n, d_in], y [n, d_out]) and follow its
     held-out R².
@@ -57,52 +59,28 @@ def descend(
 
 @cached
 def _descend(work: tuple) -> list[dict]:
-    (x, y), (x_test, y_test), optimizer, steps, seeds, batch = work
+    rows, held_out, optimizer, steps, seeds, batch = work
+    found = []
     with progress(total=steps * len(seeds), desc=OPTIMIZERS[optimizer], unit="step") as bar:
-        rate = (
-            1e-3
-            if optimizer == "adamw"
-            else _best_sgd_rate(x, y, x_test, y_test, steps, seeds[0], batch)
-        )
-        runs = [
-            _train(x, y, x_test, y_test, optimizer, rate, steps, seed, batch, bar) for seed in seeds
-        ]
-    return [{"optimizer": optimizer, "lr": rate, **row} for run in runs for row in run]
+        rate = 1e-3 if optimizer == "adamw" else best_rate(rows, steps, seeds[0], batch)
+        for seed in seeds:
+            about = {"optimizer": optimizer, "lr": rate, "seed": seed}
+            for step, affine in trained(rows, optimizer, rate, steps, seed, batch, bar):
+                found.append(about | {"step": step, "r2": score_rows(affine, *held_out).r2})
+    return found
 
 
-def stable_rate(x: torch.Tensor) -> float:
-    """1/λ_max of the uncentred second moment of [x, 1]: gradient descent diverges beyond twice
-    this learning rate."""
-    ones = torch.ones(len(x), 1, dtype=torch.float64)
-    augmented = torch.cat([x.double(), ones], 1)
-    return 1.0 / float(torch.linalg.eigvalsh(augmented.T @ augmented / len(x))[-1])
-
-
-def _best_sgd_rate(x, y, x_test, y_test, steps: int, seed: int, batch: int) -> float:
-    """The learning rate with the best held-out R² in a pilot of a tenth of the steps: it favours
-    the trained map."""
-    rates = [fraction * stable_rate(x) for fraction in SGD_FRACTIONS]
-    finals = [
-        _train(x, y, x_test, y_test, "sgd", r, max(1, steps // 10), seed, batch)[-1]["r2"]
-        for r in rates
-    ]
-    return rates[int(np.nanargmax([f if np.isfinite(f) else -np.inf for f in finals]))]
-
-
-def initial_weights(d_in: int, d_out: int, seed: int) -> torch.Tensor:
-    """Weights and bias of a fresh nn.Linear as one matrix [d_in + 1, d_out]."""
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(d_in + 1, d_out, generator=generator) * 2 - 1) * d_in**-0.5
-
-
-def _train(
-    x, y, x_test, y_test, optimizer: str, rate: float, steps: int, seed: int, batch: int, bar=None
-) -> list[dict]:
+def trained(
+    rows: Rows, optimizer: str, rate: float, steps: int, seed: int, batch: int = BATCH, bar=None
+) -> Iterator[tuple[int, AffineMap]]:
+    """(step, map) at every one of `checkpoints(steps)`, the last of them `steps`, of a linear layer
+    trained on minibatches of `rows`. A map is good until the next step is asked for."""
+    x, y = rows
     weight = torch.nn.Parameter(initial_weights(x.shape[1], y.shape[1], seed))
     make = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     solver = make([weight], lr=rate, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
-    x, found, marks = torch.cat([x, torch.ones(len(x), 1)], 1), [], set(checkpoints(steps))
+    x, marks = torch.cat([x, torch.ones(len(x), 1)], 1), set(checkpoints(steps))
     for step in range(1, steps + 1):
         index = torch.randint(len(x), (batch,), generator=generator)
         xb, yb = x[index], y[index]
@@ -113,16 +91,42 @@ def _train(
         if bar is not None:
             bar.update()
         if step in marks:
-            found.append(
-                {
-                    "seed": seed,
-                    "step": step,
-                    "r2": score_rows(
-                        AffineMap(weight.data[:-1], weight.data[-1]), x_test, y_test
-                    ).r2,
-                }
-            )
-    return found
+            yield step, AffineMap(weight.data[:-1], weight.data[-1])
+
+
+def train_map(
+    rows: Rows, optimizer: str, rate: float, steps: int, seed: int, batch: int = BATCH, bar=None
+) -> AffineMap:
+    """The linear map [d_in -> d_out] that `trained` ends with."""
+    *_, (_, affine) = trained(rows, optimizer, rate, steps, seed, batch, bar)
+    return affine
+
+
+def best_rate(rows: Rows, steps: int, seed: int, batch: int = BATCH) -> float:
+    """Of SGD_FRACTIONS of the stable limit the learning rate with the best R² on the last fifth of
+    `rows` after a tenth of the steps on the others: no row that judges the map chooses its rate."""
+    x, y = rows
+    cut = len(x) - max(1, len(x) // 5)
+    rates = [fraction * stable_rate(x) for fraction in SGD_FRACTIONS]
+    pilots = (
+        train_map((x[:cut], y[:cut]), "sgd", r, max(1, steps // 10), seed, batch) for r in rates
+    )
+    ends = [score_rows(affine, x[cut:], y[cut:]).r2 for affine in pilots]
+    return rates[int(np.argmax([end if np.isfinite(end) else -np.inf for end in ends]))]
+
+
+def stable_rate(x: torch.Tensor) -> float:
+    """1/λ_max of the uncentred second moment of [x, 1]: gradient descent diverges beyond twice
+    this learning rate."""
+    ones = torch.ones(len(x), 1, dtype=torch.float64)
+    augmented = torch.cat([x.double(), ones], 1)
+    return 1.0 / float(torch.linalg.eigvalsh(augmented.T @ augmented / len(x))[-1])
+
+
+def initial_weights(d_in: int, d_out: int, seed: int) -> torch.Tensor:
+    """Weights and bias of a fresh nn.Linear as one matrix [d_in + 1, d_out]."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(d_in + 1, d_out, generator=generator) * 2 - 1) * d_in**-0.5
 
 
 def exact_descent(

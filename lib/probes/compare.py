@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pandas as pd
 
-from lib.stats.crossed import ratio_errors, seeds_and_documents
 from lib.stats.intervals import Interval
 from lib.stats.joint import joint_level
+from lib.stats.ratios import influence
+from lib.stats.twoway import seeds_and_documents
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ class Comparison:
         error, deviation = self._sums(block, candidate)
         scores = self._scores(block, candidate)
         moves = self._moves(block, candidate)
-        return Effect(scores, ratio_errors(deviation - error, deviation), moves)
+        return Effect(scores, influence(deviation - error, deviation), moves)
 
     def gain(self, block: int, candidate: str, over: str = "linear") -> Effect:
         """R² of a candidate less that of another."""
@@ -81,9 +82,7 @@ class Comparison:
         gain = self.gain(block, candidate)
         error, _ = self._sums(block, candidate)
         left, _ = self._sums(block, "linear")
-        return Effect(
-            gain.by_seed / residual, ratio_errors(left - error, left), gain.moves / residual
-        )
+        return Effect(gain.by_seed / residual, influence(left - error, left), gain.moves / residual)
 
     def by_seed(self, candidate: str, over: str, blocks: Sequence[int]) -> pd.DataFrame:
         """Differences of R², a row a seed and a column a block."""

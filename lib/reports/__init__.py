@@ -7,11 +7,11 @@ Snakemake reads it in every job."""
 import importlib
 
 _FROM = {
-    "lib.reports.display": ("brief", "say", "show", "tally"),
+    "lib.reports.display": ("brief", "say", "show"),
     "lib.reports.report": ("Report", "blocks_named", "domains_named", "start"),
 }
 
-__all__ = ["Report", "blocks_named", "brief", "domains_named", "say", "show", "start", "tally"]
+__all__ = ["Report", "blocks_named", "brief", "domains_named", "say", "show", "start"]
 
 
 def __getattr__(name: str):

@@ -7,7 +7,6 @@ import sys
 import pandas as pd
 
 from lib.base.errors import InputError
-from lib.stats import claims
 
 # The display that `brief` opens at the top of a notebook and `fill_brief` fills at its end.
 BRIEF = "in-brief"
@@ -80,17 +79,4 @@ def say(text: str):
 
     return Markdown(
         "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
-    )
-
-
-def tally(found: pd.DataFrame | list[claims.Claim]) -> str:
-    """How many claims had which verdict, in words."""
-    counts = (
-        claims.table(found)["verdict"].value_counts()
-        if isinstance(found, list)
-        else found["verdict"].value_counts()
-    )
-    return ", ".join(
-        f"{n} {verdict}"
-        for verdict, n in counts.reindex(claims.VERDICTS).dropna().astype(int).items()
     )

@@ -74,9 +74,8 @@ def claim(
         raise InputError(
             f"claim {id!r} was judged in this run before: judge it once, or start the run again."
         )
-    model, corpus = model or run.model, corpus or run.corpus
-    if not same_setting(row, model, corpus):
-        statistic, why = None, f"{model} on {corpus} is not what the claim is about"
+    if elsewhere := _elsewhere(row, model or run.model, corpus or run.corpus):
+        statistic, why = None, elsewhere
     elif not of_subject and run.model.endswith(RANDOM):
         statistic, why = None, "about models trained here, whatever the subject"
     run.judged[id] = judge(id, statistic, exact=exact, ok=ok, why=why, here=here)
@@ -156,13 +155,22 @@ def _all(run: Run) -> list[Judged]:
     """Every claim of the ledger for this notebook, judged or not."""
     rows = rows_of(run.slug)
     return [
-        run.judged.get(row.id) or not_run(row, _unreached(row))
+        run.judged.get(row.id) or not_run(row, _unreached(row, run.model, run.corpus))
         for _, row in rows.set_index("id", drop=False).iterrows()
     ]
 
 
-def _unreached(row: pd.Series) -> str:
-    return "" if row.reason or row.kind == "setting" else NOT_REACHED
+def _unreached(row: pd.Series, model: str, corpus: str) -> str:
+    """Why a claim was not judged, where the ledger does not say why."""
+    if row.reason or row.kind == "setting":
+        return ""
+    return _elsewhere(row, model, corpus) or NOT_REACHED
+
+
+def _elsewhere(row: pd.Series, model: str, corpus: str) -> str:
+    """Why a claim cannot be judged on this model and corpus; "" where it can."""
+    same = same_setting(row, model, corpus)
+    return "" if same else f"{model} on {corpus} is not what the claim is about"
 
 
 def mark(judged: Judged) -> str:

@@ -24,7 +24,7 @@ from lib.base.profiles import Profile, get_profile
 from lib.models.embedded import ORIGIN
 from lib.models.subjects import Subject, check_subject
 from lib.reports import judging, pictures
-from lib.reports.display import fill_brief, picture, shell, show
+from lib.reports.display import fill_brief, picture, shell
 from lib.stats import claims
 from lib.texts.corpora import check_corpus
 from lib.texts.windows import Windows, cut_windows
@@ -129,10 +129,6 @@ class Report:
             [committed.assign(whose="committed"), found[own].assign(whose="yours")],
             ignore_index=True,
         )
-
-    def verdicts(self, found: list[claims.Claim]):
-        """Write claims.csv and show it as a table."""
-        return show(self.save(claims.table(found), "claims"))
 
     def provenance(self, subject: Subject | None = None, **counts: int | Windows) -> str:
         """Store what this run was beside its results, and say it in one line.

@@ -1,50 +1,20 @@
 """Intervals, correlations, shares of variance, and the verdicts that follow from them."""
 
-from lib.stats.both_ways import seeds_by_documents, seeds_by_documents_jointly
-from lib.stats.claims import (
-    VERDICTS,
-    Claim,
-    above,
-    all_of,
-    any_of,
-    at_budget,
-    below,
-    collate,
-    count_findings,
-    published,
-    table,
-    within,
-)
-from lib.stats.controls import control_passes
-from lib.stats.crossed import (
-    pooled_over_seeds,
-    pooled_spread,
-    ratio_errors,
-    seeds_and_documents,
-    settled,
-)
+from lib.stats.claims import published
+from lib.stats.controls import control_passes, settled
 from lib.stats.folds import (
     jackknifed,
     last_less_mean,
-    magnitudes,
     spread_ratio,
     std_intervals,
-    transformed,
 )
 from lib.stats.intervals import (
-    Concentration,
     Interval,
     bootstrap,
     clustered,
-    concentration,
     fold_mean,
-    leave_one_out,
-    mean_difference,
-    mean_interval,
     pearson,
-    share_gap,
     spearman,
-    spread,
 )
 from lib.stats.joint import (
     Concentrated,
@@ -53,40 +23,37 @@ from lib.stats.joint import (
     jointly,
     largest,
     over_seeds,
+    pooled_over_seeds,
+    pooled_spread,
     smallest,
 )
-from lib.stats.ledger import claim_row, rows_of, same_setting
-from lib.stats.pairs import concordant_pairs, kendall_within, share_over
+from lib.stats.ledger import claim_row, same_setting
+from lib.stats.pairs import concordant_pairs, kendall_within, share_over, top_overlap
 from lib.stats.rank import RankResult, rank_correlation
 from lib.stats.ratios import absolute, influence, jackknife
 from lib.stats.rules import guarded
-from lib.stats.twoway import crossed, pooled_half_width, top_overlap
+from lib.stats.twoway import (
+    crossed,
+    pooled_half_width,
+    seeds_and_documents,
+    seeds_by_documents,
+    seeds_by_documents_jointly,
+)
 from lib.stats.variance import pairwise, variance_shares
 from lib.stats.verdicts import Judged, judge
 
 __all__ = [
-    "VERDICTS",
-    "Claim",
     "Concentrated",
-    "Concentration",
     "Interval",
     "Judged",
     "RankResult",
-    "above",
     "absolute",
-    "all_of",
-    "any_of",
-    "at_budget",
-    "below",
     "bootstrap",
     "claim_row",
     "clustered",
-    "collate",
     "concentrated",
-    "concentration",
     "concordant_pairs",
     "control_passes",
-    "count_findings",
     "crossed",
     "fold_mean",
     "guarded",
@@ -99,10 +66,6 @@ __all__ = [
     "kendall_within",
     "largest",
     "last_less_mean",
-    "leave_one_out",
-    "magnitudes",
-    "mean_difference",
-    "mean_interval",
     "over_seeds",
     "pairwise",
     "pearson",
@@ -111,23 +74,16 @@ __all__ = [
     "pooled_spread",
     "published",
     "rank_correlation",
-    "ratio_errors",
-    "rows_of",
     "same_setting",
     "seeds_and_documents",
     "seeds_by_documents",
     "seeds_by_documents_jointly",
     "settled",
-    "share_gap",
     "share_over",
     "smallest",
     "spearman",
-    "spread",
     "spread_ratio",
     "std_intervals",
-    "table",
     "top_overlap",
-    "transformed",
     "variance_shares",
-    "within",
 ]

@@ -1,8 +1,5 @@
-"""Published-versus-here: one row a claim, with a verdict that is computed, never typed."""
+"""The printed numbers of the papers, and the scorecard of what every run found for their claims."""
 
-import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import pandas as pd
@@ -20,85 +17,6 @@ SCORECARD = (
     *("null_verdict", "note", "rule", "amended", "question", *RUN, "run", "notebook"),
 )
 """columns of the scorecard"""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One claim of a paper, what the paper reports, what this run found, and what follows."""
-
-    paper: str
-    section: str
-    claim: str
-    published: str
-    here: str
-    verdict: str
-    note: str = ""
-    """the predicate that was tested, or why it was not"""
-
-    def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise InputError(f"verdict {self.verdict!r} is none of {', '.join(VERDICTS)}.")
-
-
-def above(low: float, high: float, threshold: float) -> str:
-    """Verdict of "the quantity exceeds `threshold`" from its interval: it must lie wholly on one
-    side."""
-    if not low <= high:
-        return "inconclusive"  # an undefined interval decides nothing
-    return (
-        "reproduced" if low > threshold else "contradicted" if high < threshold else "inconclusive"
-    )
-
-
-def below(low: float, high: float, threshold: float) -> str:
-    """Verdict of "the quantity is less than `threshold`" from its interval."""
-    return above(-high, -low, -threshold)
-
-
-def all_of(verdicts: Iterable[str]) -> str:
-    """Verdict of "all of these hold"; of none, "not run"."""
-    found = _checked(verdicts)
-    return (
-        next((v for v in ("contradicted", "not run", "inconclusive") if v in found), "reproduced")
-        if found
-        else "not run"
-    )
-
-
-def any_of(verdicts: Iterable[str]) -> str:
-    """Verdict of "at least one of these holds"; of none, "not run"."""
-    found = _checked(verdicts)
-    return (
-        next((v for v in ("reproduced", "inconclusive", "not run") if v in found), "contradicted")
-        if found
-        else "not run"
-    )
-
-
-def _checked(verdicts: Iterable[str]) -> list[str]:
-    found = list(verdicts)
-    wrong = [v for v in found if v not in VERDICTS]
-    if wrong:
-        raise InputError(f"verdict {wrong[0]!r} is none of {', '.join(VERDICTS)}.")
-    return found
-
-
-def at_budget(verdict: str, spent: float, needed: float) -> str:
-    """The verdict of a run that spent less than the claim is about: it may confirm, but its
-    failure decides nothing."""
-    return "inconclusive" if _checked([verdict]) == ["contradicted"] and spent < needed else verdict
-
-
-def within(here: float, published: float, tolerance: float) -> str:
-    """Verdict where subject and corpus equal the paper's: the number itself is compared."""
-    if not math.isfinite(here):
-        return "inconclusive"
-    return "reproduced" if abs(here - published) <= tolerance else "contradicted"
-
-
-def table(claims: list[Claim]) -> pd.DataFrame:
-    """Columns paper, section, claim, published, here, verdict, note."""
-    return pd.DataFrame([asdict(c) for c in claims])
 
 
 def published(
@@ -140,15 +58,12 @@ def collate() -> pd.DataFrame:
     profile, model, corpus, seed, options, run (its folder) and notebook. What a run with random
     weights found, in any profile, stands as `null_verdict` beside the run of the trained model, and
     in no row of its own. A claim whose rule in the ledger is no longer the one it was judged by is
-    "not run". A claims.csv without ledger ids has "" in the columns it lacks.
+    "not run".
     """
     frames = [_read(p) for p in sorted((DATA / "results").glob("*/*/*/claims.csv"))]
     if not frames:
         return pd.DataFrame(columns=[*SCORECARD])
-    columns = [*JUDGED, "claim", "run"]
-    found = pd.concat(frames, ignore_index=True).reindex(columns=columns).fillna("")
-    if found.id.any():
-        found = _by_ledger(found)
+    found = _by_ledger(pd.concat(frames, ignore_index=True))
     null = found.model.str.endswith(RANDOM)
     beside = found[null].assign(model=found.model.str.removesuffix(RANDOM))
     # At another budget it tells as much: of several profiles, the first by name.
@@ -178,25 +93,21 @@ def null_verdicts(
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """One claims.csv with its folder's names; without ledger ids, the columns of `Claim`."""
-    profile, run, notebook = path.parts[-4:-1]
+    """One claims.csv, with its run (the model's folder) and its notebook."""
     try:
         frame = pd.read_csv(path, keep_default_na=False, dtype=str)
-        whole = list(frame) in ([f.name for f in fields(Claim)], list(JUDGED))
-        whole = whole and frame.verdict.isin(VERDICTS).all()
+        whole = list(frame) == list(JUDGED) and frame.verdict.isin(VERDICTS).all()
     except (ValueError, OSError):  # pandas' parser errors are ValueErrors
         whole = False
     if not whole:
         raise InputError(
             f"{path.relative_to(DATA)} is damaged: delete it and run its notebook again."
         )
-    if "id" in frame:
-        return frame.assign(run=run, notebook=notebook)
-    return frame.assign(id="", profile=profile, model=run, run=run, notebook=notebook)
+    return frame.assign(run=path.parts[-3], notebook=path.parts[-2])
 
 
 def _by_ledger(found: pd.DataFrame) -> pd.DataFrame:
-    """Rows with ids, told in the ledger's present words; the others as they are."""
+    """Judged rows told in the ledger's present words."""
     rows = ledger().set_index("id", drop=False)
     told = []
     for row in found.to_dict("records"):
@@ -206,10 +117,10 @@ def _by_ledger(found: pd.DataFrame) -> pd.DataFrame:
                 row |= {"verdict": "not run", "note": "its rule has changed: run it again"}
             told_now = {"claim": now.sentence, "rule": threshold_in_words(now)}
             row |= {**now.drop("notebook"), **told_now}
-        elif row["id"]:
+        else:
             row |= {"claim": row["sentence"], "note": "no longer in the ledger"}
         told.append(row)
-    return pd.DataFrame(told, columns=found.columns)
+    return pd.DataFrame(told, columns=[*found.columns, "claim"])
 
 
 def count_findings(judged: pd.DataFrame) -> pd.DataFrame:

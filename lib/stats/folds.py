@@ -8,6 +8,7 @@ from scipy import stats
 
 from lib.base.errors import InputError
 from lib.stats.intervals import Interval, fold_mean
+from lib.stats.ratios import absolute
 
 
 def jackknifed(
@@ -37,11 +38,6 @@ def jackknifed(
     half = float(np.sqrt(np.square(halves).sum()))
     half = half if half > 1e-9 * max(1.0, abs(value)) else np.nan  # below that it is rounding
     return Interval(value, value - half, value + half)
-
-
-def transformed(interval: Interval, function: Callable[[float], float]) -> Interval:
-    """The interval of a rising function of the quantity, such as tanh of Fisher's z."""
-    return Interval(*(float(function(v)) for v in (interval.value, interval.low, interval.high)))
 
 
 def std_intervals(scores: pd.DataFrame, level: float = 0.95) -> dict[int, Interval]:
@@ -74,14 +70,8 @@ def last_less_mean(scores: pd.DataFrame, level: float = 0.95) -> dict[int, Inter
         raise InputError(f"{n} fold has no mean to compare with: give two or more.")
     t = stats.t.ppf(1 - (1 - level) / scores.shape[1] / 2, n - 1)
     half = t * scores.std() * ((n - 1) / n) ** 0.5
-    return magnitudes(scores.iloc[-1] - scores.mean(), half)
-
-
-def magnitudes(difference: pd.Series, half: pd.Series) -> dict[int, Interval]:
-    """Intervals of absolute values from those of `difference` ± `half`, a row a unit."""
-    size = difference.abs()
-    bounds = zip(size.index, size, (size - half).clip(lower=0), size + half, strict=True)
-    return {unit: Interval(*map(float, found)) for unit, *found in bounds}
+    apart = scores.iloc[-1] - scores.mean()
+    return absolute({c: Interval(apart[c], apart[c] - half[c], apart[c] + half[c]) for c in scores})
 
 
 def spread_ratio(over_folds, over_seeds, seed: int = 42) -> Interval:

@@ -1,5 +1,4 @@
-"""Intervals for the verdicts: the bootstrap that every notebook uses, the range over seeds, and
-leave-one-out."""
+"""An interval, and those of means and correlations: over folds, over documents, by bootstrap."""
 
 import warnings
 from collections.abc import Callable
@@ -10,7 +9,6 @@ import pandas as pd
 from scipy import stats
 
 from lib.base.errors import InputError
-from lib.stats import claims
 
 
 @dataclass(frozen=True)
@@ -23,21 +21,6 @@ class Interval:
 
     def __format__(self, spec: str) -> str:
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
-
-    def above(self, threshold: float) -> str:
-        """Verdict of "the quantity exceeds `threshold`": the interval lies wholly on one side,
-        or inconclusive."""
-        return claims.above(self.low, self.high, threshold)
-
-    def below(self, threshold: float) -> str:
-        """Verdict of "the quantity is less than `threshold`"."""
-        return claims.below(self.low, self.high, threshold)
-
-
-def spread(values) -> Interval:
-    """Mean and range, for a handful of seeds."""
-    values = np.asarray(values, float)
-    return Interval(values.mean(), values.min(), values.max())
 
 
 def fold_mean(values, test_over_train: float = 0.25, level: float = 0.95) -> Interval:
@@ -114,72 +97,6 @@ def _vary(*samples) -> bool:
     return all(len(s) > 1 and np.ptp(s) > 0 for s in samples)
 
 
-def mean_difference(a, b) -> float:
-    """Mean of a less mean of b."""
-    return float(np.mean(a) - np.mean(b))
-
-
-def share_gap(part, whole, chosen) -> float:
-    """Pooled share part / whole of the rows where `chosen` holds, less that of the others; nan
-    where either has no rows."""
-    part, whole, chosen = np.asarray(part), np.asarray(whole), np.asarray(chosen, dtype=bool)
-    if chosen.all() or not chosen.any():
-        return float("nan")
-    return float(
-        part[chosen].sum() / whole[chosen].sum() - part[~chosen].sum() / whole[~chosen].sum()
-    )
-
-
-def leave_one_out(
-    table: pd.DataFrame, column: str, statistic: Callable[[pd.DataFrame], float]
-) -> Interval:
-    """The statistic of the whole table, and its range when any one level of `column` is left out
-    (nan with fewer than three levels)."""
-    levels = table[column].unique()
-    values = (
-        [statistic(table[table[column] != level]) for level in levels]
-        if len(levels) > 2
-        else [float("nan")]
-    )
-    # Unlike min and max these pass a nan on.
-    return Interval(statistic(table), float(np.min(values)), float(np.max(values)))
-
-
-@dataclass(frozen=True)
-class Concentration:
-    """Where a remedy helps: the share of their cost that the dearest blocks get back, beside
-    that of the others."""
-
-    dearest: np.ndarray
-    """[n_blocks], whether a block is among the dearest sixth"""
-    share_dearest: float
-    share_others: float
-    gap: Interval
-    """the first less the second, with its range when any one block is left out"""
-    top: list[int]
-    """the two blocks that get back most"""
-    share_top: float
-    """of all that is got back, what these two hold"""
-
-
-def concentration(cost: pd.Series, left: pd.Series) -> Concentration:
-    """How far the cost of a swap, without (`cost`) and with a remedy (`left`), is got back on
-    the dearest sixth of the blocks. Both are indexed by block."""
-    recovered, dearest = cost - left, (cost.rank(ascending=False) <= len(cost) / 6).to_numpy()
-    table = pd.DataFrame(
-        {
-            "block": cost.index,
-            "recovered": recovered.to_numpy(),
-            "cost": cost.to_numpy(),
-            "dearest": dearest,
-        }
-    )
-    gap = leave_one_out(table, "block", lambda t: share_gap(t.recovered, t.cost, t.dearest))
-    shares = [recovered[rows].sum() / cost[rows].sum() for rows in (dearest, ~dearest)]
-    top = recovered.nlargest(2)
-    return Concentration(dearest, *shares, gap, top.index.tolist(), top.sum() / recovered.sum())
-
-
 def mean_interval(
     values: pd.DataFrame | pd.Series, level: float = 0.95, test_over_train: float = 0.0
 ) -> pd.DataFrame:
@@ -202,16 +119,26 @@ def clustered(values, clusters, level: float = 0.95) -> Interval:
     """t-interval of the mean of `values` [n] whose errors are shared within `clusters` [n].
 
     For windows the clusters are documents: neighbours in one article are no independent draws. The
-    variance is that of sums over clusters of deviations from the mean (Liang and Zeger, Biometrika
-    73, 1986), with one degree of freedom less than clusters. The bounds are nan, which decides
-    nothing, with fewer than two clusters.
+    bounds are nan, which decides nothing, with fewer than two clusters.
+    """
+    mean = float(np.mean(values))
+    variance, degrees = cluster_variance(values, clusters)
+    if not degrees:
+        return Interval(mean, np.nan, np.nan)
+    half = float(stats.t.ppf((1 + level) / 2, degrees) * np.sqrt(variance))
+    return Interval(mean, mean - half, mean + half)
+
+
+def cluster_variance(values, clusters) -> tuple[float, int]:
+    """Variance of the mean of `values` [n] whose errors are shared within `clusters` [n], and its
+    degrees of freedom, one less than clusters; nan with fewer than two.
+
+    The variance is that of sums over clusters of deviations from the mean (Liang and Zeger,
+    Biometrika 73, 1986).
     """
     values = np.asarray(values, float)
     _, index = np.unique(np.asarray(clusters), return_inverse=True)
-    mean, n_clusters = float(values.mean()), int(index.max()) + 1
-    if n_clusters < 2:
-        return Interval(mean, np.nan, np.nan)
-    sums = np.bincount(index, values - mean)
-    error = np.sqrt(n_clusters / (n_clusters - 1) * np.square(sums).sum()) / len(values)
-    half = float(stats.t.ppf((1 + level) / 2, n_clusters - 1) * error)
-    return Interval(mean, mean - half, mean + half)
+    count, sums = int(index.max()) + 1, np.bincount(index, values - values.mean())
+    if count < 2:
+        return np.nan, 0
+    return float(count / (count - 1) * np.square(sums).sum() / len(values) ** 2), count - 1

@@ -1,10 +1,11 @@
 """Intervals over seeds, intervals that hold jointly over units, and where savings concentrate."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 from scipy.special import stdtrit  # quantiles of Student's t
 
 from lib.base.errors import InputError
@@ -43,6 +44,30 @@ def jointly(
     """
     each = joint_level(table.shape[1], level)
     return {unit: interval(column, level=each) for unit, column in table.items()}
+
+
+def pooled_over_seeds(table: pd.DataFrame, level: float = 0.95) -> dict[Hashable, Interval]:
+    """Intervals over seeds of the mean of every column of `table` (units; a row a seed) that hold
+    together, with one standard deviation pooled over the units; nan with fewer than two seeds."""
+    n, k = table.shape
+    mean = table.mean()
+    half = np.nan
+    if n > 1 and (variance := table.var().mean()) > 0:
+        half = stdtrit(k * (n - 1), (1 + joint_level(k, level)) / 2) * (variance / n) ** 0.5
+    return {u: Interval(float(m), float(m - half), float(m + half)) for u, m in mean.items()}
+
+
+def pooled_spread(groups: Iterable, level: float = 0.95) -> Interval:
+    """Standard deviation within `groups` (each the values of all seeds), pooled, with its
+    chi-squared interval; nan where no group has two values."""
+    groups = [np.asarray(g, float) for g in groups]
+    degrees = sum(len(g) - 1 for g in groups)
+    if degrees < 1:
+        return Interval(np.nan, np.nan, np.nan)
+    squares = sum(np.square(g - g.mean()).sum() for g in groups)
+    tails = stats.chi2.ppf([(1 + level) / 2, (1 - level) / 2], degrees)
+    low, high = (squares / tails) ** 0.5
+    return Interval(float((squares / degrees) ** 0.5), float(low), float(high))
 
 
 def largest(units: Mapping[Hashable, Interval]) -> Interval:
@@ -90,8 +115,8 @@ def concentrated(
     cost, left: [n_blocks], the cost of a swap without and with the remedy; `chosen_by` [n_blocks],
     the costs that say which blocks are dear, if they were read on other documents. A block cannot
     save more than it costs, so dear blocks hold more of the savings even if all get the same part
-    of their cost back; whether that part is larger too is what `concentration` says. Bounds and p
-    are nan, which decides nothing, where the savings do not add up to more than 0 or do not vary.
+    of their cost back. Bounds and p are nan, which decides nothing, where the savings do not add up
+    to more than 0 or do not vary.
     """
     cost, left = np.asarray(cost, float), np.asarray(left, float)
     chosen_by = cost if chosen_by is None else np.asarray(chosen_by, float)

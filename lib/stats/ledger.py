@@ -2,6 +2,8 @@
 it is judged."""
 
 import difflib
+import functools
+import io
 import re
 
 import pandas as pd
@@ -72,7 +74,12 @@ def ledger() -> pd.DataFrame:
     not whole: a second row of its id, a rule or a threshold that cannot be read."""
     if not LEDGER.exists():
         raise InputError(f"there is no ledger of claims: {LEDGER.name} lies in data/published.")
-    rows = pd.read_csv(LEDGER, dtype=str, keep_default_na=False)
+    return _read(LEDGER.read_bytes()).copy()
+
+
+@functools.lru_cache(maxsize=1)  # a notebook asks for its rows claim by claim
+def _read(text: bytes) -> pd.DataFrame:
+    rows = pd.read_csv(io.BytesIO(text), dtype=str, keep_default_na=False)
     missing = [c for c in COLUMNS if c not in rows]
     if missing:
         raise InputError(f"the ledger of claims has no column {missing[0]!r}: add it.")

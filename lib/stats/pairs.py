@@ -1,11 +1,13 @@
-"""Order within units: shares of pairs that agree, and rank correlations of a few candidates within
-each block."""
+"""Orders that agree: of pairs within a block, of a few candidates within each block, and of the
+blocks at the top of two rankings."""
 
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
+from lib.base.errors import InputError
 from lib.stats.intervals import Interval, bootstrap
 from lib.stats.rank import RankResult
 
@@ -60,6 +62,26 @@ def kendall_within(a, b, units, n_permutations: int = 10_000, seed: int = 42) ->
         more = [np.sum(sign * null >= sign * tau - 1e-12) for sign in (1, -1)]
         tails = [float((count + 1) / (n_permutations + 1)) for count in more]
     return RankResult(tau, nan, nan, nan, nan, *tails, n=len(a), visible=nan)
+
+
+def top_overlap(a, b, part: float = 1 / 6, level: float = 0.95) -> Interval:
+    """Of the units in the top `part` of `a` [n] (at least one), the share that is in the top part
+    of `b` [n] too, with the exact binomial interval (Clopper and Pearson, Biometrika 26, 1934);
+    nan where a value is not finite or a side does not vary. Raises InputError for lengths that
+    differ."""
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    if a.shape != b.shape or a.ndim != 1:
+        raise InputError(
+            f"{a.shape} and {b.shape} values cannot be paired: give one value a unit on each side."
+        )
+    varies = len(a) > 1 and np.isfinite([a, b]).all() and np.ptp(a) > 0 and np.ptp(b) > 0
+    if not varies:
+        return Interval(np.nan, np.nan, np.nan)
+    n = max(1, int(len(a) * part))
+    tops = [set(np.argsort(-side, kind="stable")[:n].tolist()) for side in (a, b)]
+    k = len(tops[0] & tops[1])
+    bounds = stats.binomtest(k, n).proportion_ci(level)
+    return Interval(k / n, float(bounds.low), float(bounds.high))
 
 
 def _tau(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ class RankResult:
     @property
     def p(self) -> float:
         """Two-sided p of the permutation test."""
-        return min(1.0, 2 * min(self.p_positive, self.p_negative))
+        return float(np.minimum(1, 2 * min(self.p_positive, self.p_negative)))  # nan is passed on
 
 
 def rank_correlation(

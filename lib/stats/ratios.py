@@ -1,7 +1,7 @@
 """Ratios of sums over documents, what a jackknife says of any statistic, and two sources of error
 in one interval."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 from scipy.special import stdtrit  # quantiles of Student's t
@@ -11,13 +11,21 @@ from lib.stats.intervals import Interval
 
 
 def influence(part, whole) -> np.ndarray:
-    """What each row adds to the ratio Σ part / Σ whole, [n], with the ratio as its mean.
+    """What each row adds to the ratio Σ part / Σ whole, [n], with the ratio as its mean; nan where
+    the whole is nothing.
 
     part, whole: [n], such as squared errors and deviations of n windows. The ratio's error is that
     of the mean of these values, to first order (the linearised ratio estimator, Cochran, Sampling
     Techniques, 1977, §6.3): hand them to `clustered`. They add and subtract as the ratios do.
+    Raises InputError for sums of two shapes.
     """
     part, whole = np.asarray(part, float), np.asarray(whole, float)
+    if part.shape != whole.shape or part.ndim != 1:
+        raise InputError(
+            f"sums of shape {part.shape} and {whole.shape} make no ratio: give one of each a row."
+        )
+    if not whole.sum() > 0:
+        return np.full(len(part), np.nan)
     ratio = part.sum() / whole.sum()
     return ratio + (part - ratio * whole) / whole.mean()
 
@@ -56,9 +64,6 @@ def absolute(units: Mapping[Hashable, Interval]) -> dict[Hashable, Interval]:
     return found
 
 
-def power_of(base: float, interval: Interval) -> Interval:
-    """base to the power of a quantity measured in logarithms, with its interval. Raises InputError
-    for a base that is not above 1."""
-    if not base > 1:
-        raise InputError(f"base {base} is not possible: use the base of the logarithm, such as 10.")
-    return Interval(*(float(base**v) for v in (interval.value, interval.low, interval.high)))
+def transformed(interval: Interval, function: Callable[[float], float]) -> Interval:
+    """The interval of a rising function of the quantity, such as exp of one in logarithms."""
+    return Interval(*(float(function(v)) for v in (interval.value, interval.low, interval.high)))

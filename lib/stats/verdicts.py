@@ -91,12 +91,7 @@ def in_words(
     """The statistic as text: "0.70 [0.65, 0.75]", "block 11: 0.98 [0.97, 0.99], of 30", or rho with
     its p."""
     if isinstance(statistic, RankResult):
-        interval = statistic.narrow if rule == "rank_none" else statistic.interval
-        rho, level = f"{interval:.2f}".replace("-", "−"), " (90%)" * (rule == "rank_none")
-        power = f"80% power from |ρ| {statistic.visible:.2f}"
-        tail = {"rank_positive": statistic.p_positive, "rank_negative": statistic.p_negative}
-        p = f"one-sided p {tail[rule]:.2g}" if rule in tail else f"p {statistic.p:.2g}"
-        return f"ρ {rho}{level}, {p}, n {statistic.n} ({power})"
+        return rank_text(statistic, rule)
     if isinstance(statistic, Mapping | pd.DataFrame):
         units = as_units(statistic, exact)
         unit = deciding(units, rule, verdict, limits)
@@ -129,12 +124,40 @@ def deciding(
     return order(units, key=lambda unit: clears(units[unit], by_bound))
 
 
+def rank_text(found: RankResult, rule: str = "") -> str:
+    """ "ρ 0.50 [0.10, 0.80], one-sided p 0.02, n 30 (80% power from |ρ| 0.50)": with the p, and for
+    `rank_none` the 90% interval, that `rule` judges. What is nan is left out, and all of it is
+    undefined if rho is."""
+    if math.isnan(found.rho):
+        return f"rank correlation undefined (n {found.n})"
+    narrow = rule == "rank_none"
+    interval = found.narrow if narrow else found.interval
+    bounded = math.isfinite(interval.low) and math.isfinite(interval.high)
+    rho = f"{interval:.2f}{' (90%)' * narrow}" if bounded else f"{found.rho:.2f} (no interval)"
+    power = "" if math.isnan(found.visible) else f" (80% power from |ρ| {found.visible:.2f})"
+    tails = {"rank_positive": found.p_positive, "rank_negative": found.p_negative}
+    p = f"one-sided p {tails[rule]:.2g}" if rule in tails else f"p {found.p:.2g}"
+    return f"ρ {rho.replace('-', '−')}, {p}, n {found.n}{power}"
+
+
 def interval_text(interval: Interval) -> str:
-    """ "0.70 [0.65, 0.75]", with two digits of its width; a value without bounds says so."""
+    """ "0.70 [0.65, 0.75]", with two digits of its width, or more where a bound would read as 0; a
+    value without bounds says so."""
     value, low, high = interval.value, interval.low, interval.high
     if not math.isfinite(low) or not math.isfinite(high):
-        return f"{value:.3g} (no interval)"
-    if low == high:
-        return f"{value:,.6g}"
-    width = math.floor(math.log10((high - low) * (1 + 1e-9)))
-    return f"{interval:,.{min(max(0, 1 - width), 8)}f}".replace("-", "−")
+        text = f"{_digits(value, 3)} (no interval)"
+    elif low == high:  # exact
+        text = f"{value:,.0f}" if float(value).is_integer() else _digits(value, 6)
+    else:
+        width = math.floor(math.log10((high - low) * (1 + 1e-9)))
+        places = min(max(int(abs(low) < 10), 1 - width), 8)
+        while places < 8 and any(v and not round(v, places) for v in (low, high)):
+            places += 1
+        text = f"{interval:,.{places}f}"
+    return text.replace("-", "−")
+
+
+def _digits(value: float, n: int) -> str:
+    """`n` significant digits; large numbers with all their places, not with powers of ten."""
+    text = f"{value:,.{n}g}"
+    return f"{float(text):,.0f}" if "e+" in text else text

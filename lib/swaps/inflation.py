@@ -6,7 +6,7 @@ import numpy as np
 
 from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import joint_level
-from lib.stats.ratios import power_of
+from lib.stats.ratios import transformed
 
 
 def cost_ratios(
@@ -33,7 +33,7 @@ def cost_ratios(
             found[block] = Interval(np.nan, np.nan, np.nan)
             continue
         log_ratio = clustered(_log_cost(large) - _log_cost(small), document, each)
-        found[block] = power_of(np.e, log_ratio)
+        found[block] = transformed(log_ratio, np.exp)
     return found
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lib.stats.both_ways import seeds_by_documents
 from lib.stats.intervals import clustered
+from lib.stats.twoway import seeds_by_documents
 
 
 def healing_table(costs: Mapping[tuple, np.ndarray], perplexity: float, document) -> pd.DataFrame:
