@@ -321,7 +321,8 @@ def test_the_table_closes_the_notebook(data):
     assert set(saved.model) == {"tiny-gpt2"} and set(saved.profile) == {"smoke"}
     # seven findings and an identity, which is not counted
     assert run.tally() == (
-        "of 7 findings 1 reproduced, 1 contradicted, 5 not run; of the headline ones 1 contradicted"
+        "of 7 findings of the paper 1 reproduced, 1 contradicted, 5 not run; of the headline ones "
+        "1 contradicted"
     )
 
 
@@ -329,7 +330,7 @@ def test_a_notebook_without_claims_has_an_empty_table(data):
     run = start(slug="09_none")
     run.claims_table()
     assert pd.read_csv(run.folder / "claims.csv").empty
-    assert run.tally() == "of 0 findings none" and claims.collate().empty
+    assert run.tally() == "of 0 findings of the paper none" and claims.collate().empty
 
 
 def judged(model, interval, seed=42):

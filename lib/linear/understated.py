@@ -42,12 +42,12 @@ def closed_by_whitening(
 ) -> Interval:
     """Share of the gap of SGD that vanishes when the same training runs on whitened inputs, gaps
     summed over the blocks run; over seeds and held-out documents as in `shortfalls`. nan where the
-    summed gap is not above 0.01."""
+    summed gap is not above 0.1, half of the least that the paper's words ask for."""
     raw = seed_gaps(curves, ceilings, "sgd", step).sum(axis=1)
     scored = windows.groupby(["block", "kind", "seed"])[["error", "deviation"]].sum()
     r2 = (1 - scored.error / scored.deviation).unstack(["kind", "seed"])
     left = pd.Series({s: (r2["exact"].iloc[:, 0] - r2["whitened"][s]).sum() for s in raw.index})
-    if not raw.mean() > 0.01:
+    if not raw.mean() > 0.1:
         return NOTHING
     seeds = over_seeds(1 - left / raw)
     first, sums = raw.index[0], {"sgd": 0.0, "whitened": 0.0}

@@ -131,11 +131,15 @@ def tally(run: Run) -> str:
     words, and how many of the reproduced ones hold for random weights as well; identities and
     settings are not counted."""
     found = pd.DataFrame([asdict(j) for j in _all(run)], columns=[*JUDGED])
-    counts = count_findings(found)
-    text = f"of {int(counts.to_numpy().sum())} findings {_words(counts.sum())}"
+    ours = found.paper == "ours"
+    counts = count_findings(found[~ours])
+    text = f"of {int(counts.to_numpy().sum())} findings of the paper {_words(counts.sum())}"
     headline = counts.loc["headline"]
     if headline.any():
         text += f"; of the headline ones {_words(headline)}"
+    beyond = count_findings(found[ours])
+    if beyond.to_numpy().any():
+        text += f"; of {int(beyond.to_numpy().sum())} of ours {_words(beyond.sum())}"
     beside = _beside(run)
     held = found[(found.kind == "finding") & (found.verdict == "reproduced")].id
     told = [beside[id] for id in held if id in beside]
