@@ -10,7 +10,7 @@ from lib.base import InputError
 from lib.linear import AffineMap
 from lib.models import swap
 from lib.probes import BlockRows, conjunction_index, fit_candidates, residual_probes
-from lib.reports import report
+from lib.reports import parameters, report
 from lib.stats import bootstrap, pairwise, spearman, variance_shares
 from lib.swaps import delta_ppl, heal
 from lib.training import develop
@@ -136,12 +136,12 @@ def test_intervals_of_too_little_decide_nothing():
 @pytest.mark.parametrize("blocks", ["a", "1,", "99", "1,1", "1.5", [1, 4], -1])
 def test_bad_blocks_parameter(blocks):
     with pytest.raises(InputError, match="distinct block numbers"):
-        report.blocks_named(blocks, 6)
+        parameters.blocks_named(blocks, 6)
 
 
 def test_notebook_options_have_their_own_folder():
-    assert report.blocks_named("1, 4", 6) == [1, 4] and report.blocks_named(3, 6) == [3]
-    assert [report.blocks_named(None, n) for n in (1, 2, 6)] == [[0], [0, 1], [1, 4]]
+    assert parameters.blocks_named("1, 4", 6) == [1, 4] and parameters.blocks_named(3, 6) == [3]
+    assert [parameters.blocks_named(None, n) for n in (1, 2, 6)] == [[0], [0, 1], [1, 4]]
     usual, other = (report.start("05_two_blocks", "smoke", blocks=b) for b in (None, "0,5"))
     assert (
         usual.folder != other.folder
@@ -151,8 +151,10 @@ def test_notebook_options_have_their_own_folder():
 
 
 def test_bad_domains_parameter():
-    assert report.domains_named(" python-stdlib", "wikipedia-sample", ()) == ["python-stdlib"]
-    assert report.domains_named(None, "wikipedia", ("wikipedia", "king-james")) == ["king-james"]
+    assert parameters.domains_named(" python-stdlib", "wikipedia-sample", ()) == ["python-stdlib"]
+    assert parameters.domains_named(None, "wikipedia", ("wikipedia", "king-james")) == [
+        "king-james"
+    ]
     for bad in ("wikipedia-sample", "python-stdlib,python-stdlib"):
         with pytest.raises(InputError, match="name each other corpus once"):
-            report.domains_named(bad, "wikipedia-sample", ())
+            parameters.domains_named(bad, "wikipedia-sample", ())

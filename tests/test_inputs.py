@@ -11,7 +11,7 @@ import torch
 
 from lib.base import ROOT, InputError, get_profile
 from lib.models import load_subject
-from lib.reports import report
+from lib.reports import parameters, report
 from lib.stats import claims
 from lib.texts import corpora, cut_windows, load_corpus
 
@@ -92,11 +92,11 @@ def test_the_parts_of_a_corpus_are_disjoint(tmp_path):
 
 
 def test_a_misspelt_papermill_parameter_is_refused():
-    report.check_parameters(
+    parameters.check_parameters(
         ["profile = 'laptop'\nseed = 42", "# Parameters\nprofile = 'smoke'\nseed = 1"]
     )
     with pytest.raises(InputError, match=r"unknown parameter 'sede': did you mean 'seed'\?"):
-        report.check_parameters(
+        parameters.check_parameters(
             ["profile = 'laptop'\nseed = 42", "%magic", "# Parameters\nsede = 1"]
         )
 

@@ -13,7 +13,6 @@ from lib.base import InputError, cache
 from lib.linear import (
     AffineMap,
     Moments,
-    adjacent_steps,
     doubling,
     fold_moments,
     moment_grid,
@@ -142,6 +141,21 @@ def test_segments_are_fewer_where_a_part_would_be_empty_or_too_much(
     assert len(moment_grid(tiny_gpt2, drawn_windows, 3, segments=3)) == 2
 
 
+def test_of_windows_in_order_every_segment_has_every_fold(tiny_gpt2, tiny_windows):
+    """A budget is a prefix of each contiguous fold, and the folds are the same in any case."""
+    dealt, folds = survey._in_turn(tiny_windows, 5, 3), tiny_windows.folds(5)
+    for k in range(5):
+        assert torch.equal(dealt.tokens[dealt.folds(5) == k], tiny_windows.tokens[folds == k])
+    grid = moment_grid(tiny_gpt2, dealt, 5, segments=3)
+    assert [[cell[1].n // 128 for cell in row] for row in grid] == [[2] * 5, [2] * 5, [4] * 5]
+    one, three = (recoverability(tiny_gpt2, tiny_windows, segments=n) for n in (1, 3))
+    assert np.allclose(one.folds.r2, three.folds.r2, rtol=0, atol=1e-9)
+    assert len(doubling(three.curves)) == 2 and three.limits.r2_pooled.notna().all()
+    last = fold_moments(tiny_gpt2, tiny_windows, 5, segments=3)[-1][1]
+    x, y = capture(tiny_gpt2, tiny_windows[tiny_windows.held_out(5)], [1])[1]
+    assert torch.allclose(last.sxy, Moments.of(x.flatten(0, 1), y.flatten(0, 1)).sxy, atol=1e-7)
+
+
 def test_doubling_is_the_mean_rise_over_blocks_and_folds(tiny_gpt2, drawn_windows):
     curves = recoverability(tiny_gpt2, drawn_windows, n_folds=3, segments=3).curves
     found, r2 = doubling(curves), curves.set_index(["budget", "fold", "block"]).r2
@@ -156,18 +170,6 @@ def test_doubling_is_the_mean_rise_over_blocks_and_folds(tiny_gpt2, drawn_window
         assert [row.n_tokens, row.n_tokens_doubled] == [tokens[step], tokens[step + 1]]
     with pytest.raises(InputError, match="one segment of text has no learning curve"):
         doubling(recoverability(tiny_gpt2, drawn_windows, n_folds=3).curves)
-
-
-def test_steps_in_depth_are_paired_by_fold_and_joint(tiny_gpt2, drawn_windows):
-    folds = recoverability(tiny_gpt2, drawn_windows, n_folds=3).folds
-    r2 = folds.set_index(["fold", "block"]).r2.unstack().to_numpy()
-    found = adjacent_steps(folds)
-    assert found.block.tolist() == [1, 2, 3, 4, 5]
-    assert found.step.to_numpy() == pytest.approx(np.diff(r2.mean(0)))
-    widths = [by_hand(step, 1 - 0.05 / 5) for step in np.diff(r2, axis=1).T]
-    assert (found.high - found.step).to_numpy() == pytest.approx(widths)
-    with pytest.raises(InputError, match="one block has no steps"):
-        adjacent_steps(folds[folds.block == 0])
 
 
 def test_an_affine_ffn_is_found_to_be_affine(tiny_gpt2, tiny_windows):

@@ -24,10 +24,12 @@ from lib.probes import (
     random_half,
     residual_probes,
 )
+from lib.probes.adamw import fit_adamw
 from lib.probes.candidates import _in_units, _unseen
+from lib.probes.direct import fit_direct
+from lib.probes.paths import Path, Residual
 from lib.probes.products import products
 from lib.probes.residual import _gains
-from lib.probes.solvers import Path, Residual, fit_adamw, fit_direct
 
 
 def test_parameter_counts_of_table_2():

@@ -43,7 +43,6 @@ from lib.linear.shape import (
 )
 from lib.linear.survey import (
     Recoverability,
-    adjacent_steps,
     doubling,
     fold_intervals,
     fold_moments,
@@ -68,7 +67,6 @@ __all__ = [
     "Score",
     "TokenEnergy",
     "WithAndWithout",
-    "adjacent_steps",
     "agreement",
     "block_intervals",
     "block_shifts",

@@ -102,8 +102,19 @@ def fold_moments(
     subject: Subject, windows: Windows, n_folds: int = 5, segments: int = 1, batch: int = 16
 ) -> list[dict[int, Moments]]:
     """Moments of every block on each fold of `windows`: [fold]{block}, from the same pass."""
+    windows = _in_turn(windows, n_folds, segments)
     grid = moment_grid(subject, windows, n_folds, segments, batch)
     return [{b: total([row[k][b] for row in grid]) for b in grid[0][k]} for k in range(n_folds)]
+
+
+def _in_turn(windows: Windows, n_folds: int, segments: int) -> Windows:
+    """Windows in order as they are cut into several segments: one of each contiguous fold in turn,
+    for a prefix of the sample would miss whole folds. A fold stands as one document."""
+    if not windows.in_order or segments == 1:
+        return windows
+    fold = windows.folds(n_folds)
+    dealt = Windows(windows.tokens, fold, fold.bincount(), windows.name)
+    return dealt.take(dealt.n_tokens, evenly=True)
 
 
 def recoverability(
@@ -117,9 +128,11 @@ def recoverability(
     """Measure R²_lin of every block of `subject` on `windows`.
 
     Each fold of documents in turn is held out of the fit and scored (Whipp §5.7); the headline is
-    the mean over folds. With more than one segment the same pass gives the learning curves.
+    the mean over folds. With more than one segment the same pass gives the learning curves; of
+    windows in order a budget is then a prefix of every fold.
     """
     subject.check(windows, batch)
+    windows = _in_turn(windows, n_folds, segments)
     key = {
         "subject": subject.key,
         "windows": windows.key,
@@ -226,18 +239,3 @@ def fold_intervals(folds: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     wide = folds.pivot_table(index="fold", columns="block", values="r2")
     found = mean_interval(wide, level, 1 / (len(wide) - 1)).assign(std=wide.std())
     return found.rename_axis("block").reset_index()
-
-
-def adjacent_steps(folds: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
-    """Change of R² from each block to the next, paired by fold: columns block (the later one),
-    step, low, high.
-
-    The intervals hold jointly at `level` (Bonferroni over the steps), so any one outside zero is
-    evidence of a rise or a fall.
-    """
-    wide = folds.pivot_table(index="fold", columns="block", values="r2")
-    steps = wide.diff(axis=1).iloc[:, 1:]
-    if steps.empty:
-        raise InputError("a model of one block has no steps in depth: this needs at least two.")
-    found = mean_interval(steps, 1 - (1 - level) / steps.shape[1], 1 / (len(wide) - 1))
-    return found.rename_axis("block").rename(columns={"mean": "step"}).reset_index()

@@ -13,9 +13,11 @@ from lib.base.checks import check_fits
 from lib.base.errors import unknown
 from lib.base.steps import Item, each
 from lib.linear.affine import AffineMap
+from lib.probes.adamw import fit_adamw
+from lib.probes.direct import fit_direct
+from lib.probes.paths import Path, Residual
 from lib.probes.products import BILINEAR, Layout, PolyLinear, products
 from lib.probes.rows import BlockRows
-from lib.probes.solvers import Path, Residual, fit_adamw, fit_direct
 
 MASSIVE = 20.0
 SOLVERS = {"adamw": "AdamW (the paper's way)", "direct": "solver made for the problem"}

@@ -8,7 +8,8 @@ import importlib
 
 _FROM = {
     "lib.reports.display": ("brief", "say", "show"),
-    "lib.reports.report": ("Report", "blocks_named", "domains_named", "start"),
+    "lib.reports.parameters": ("blocks_named", "domains_named"),
+    "lib.reports.report": ("Report", "start"),
 }
 
 __all__ = ["Report", "blocks_named", "brief", "domains_named", "say", "show", "start"]

@@ -1,12 +1,10 @@
-"""What every notebook needs around its science: checked parameters, a place for results, and
-provenance."""
+"""What every notebook needs around its science: a place for results, a scorecard, provenance."""
 
-import ast
 import json
 import os
 import platform
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +15,7 @@ import torch
 
 from lib.base import cache
 from lib.base import style as plots
-from lib.base.errors import InputError, unknown
+from lib.base.errors import InputError
 from lib.base.names import label, slugify
 from lib.base.paths import DATA, ROOT, whole
 from lib.base.profiles import Profile, get_profile
@@ -25,6 +23,7 @@ from lib.models.embedded import ORIGIN
 from lib.models.subjects import Subject, check_subject
 from lib.reports import judging, pictures
 from lib.reports.display import fill_brief, picture, shell
+from lib.reports.parameters import check_parameters, executed_cells
 from lib.stats import claims
 from lib.texts.corpora import check_corpus
 from lib.texts.windows import Windows, cut_windows
@@ -189,7 +188,7 @@ def start(
     `corpus` default to the profile's own. Raises InputError for an unknown profile, model, corpus,
     or a misspelt papermill parameter (papermill itself only warns).
     """
-    check_parameters(_cells())
+    check_parameters(executed_cells())
     chosen = get_profile(profile)
     report = Report(
         slug,
@@ -207,65 +206,3 @@ def start(
         )
     plots.style()
     return report
-
-
-def blocks_named(blocks: str | int | None, n_blocks: int) -> list[int]:
-    """The blocks of a parameter such as "1,10"; None: an early and a deep one, the second and
-    the last but one (Whipp §5.5)."""
-    if blocks is None or blocks == "":
-        return sorted({min(1, n_blocks - 1), max(n_blocks - 2, 0)})
-    parts = [part.strip() for part in str(blocks).split(",")]
-    if not all(part.isdecimal() and int(part) < n_blocks for part in parts) or len(
-        set(parts)
-    ) < len(parts):
-        raise InputError(
-            f"blocks {blocks!r} are not distinct block numbers from 0 to {n_blocks - 1} with "
-            f"commas between: give for example '1,{max(n_blocks - 2, 0)}'."
-        )
-    return [int(part) for part in parts]
-
-
-def domains_named(domains: str | None, reference: str, usual: Collection[str]) -> list[str]:
-    """The corpora of a parameter such as "king-james,python-stdlib", each checked; None: the
-    profile's own, without the reference."""
-    names = (
-        [name.strip() for name in domains.split(",")]
-        if domains
-        else [name for name in usual if name != reference]
-    )
-    if reference in names or len(set(names)) < len(names):
-        raise InputError(
-            f"domains {domains!r} name {reference!r}, the reference, or one corpus twice: "
-            "name each other corpus once."
-        )
-    for name in names:
-        check_corpus(name)
-    return names
-
-
-def _cells() -> list[str]:
-    """Source of the cells that this kernel has executed so far; none outside a notebook."""
-    notebook = shell()
-    return list(notebook.user_ns.get("In", [])) if notebook else []
-
-
-def check_parameters(cells: list[str]) -> None:
-    """Raise InputError if a cell that papermill injected sets a name that no cell before it set."""
-    known: list[str] = []
-    for cell in cells:
-        try:
-            tree = ast.parse(cell)
-        except SyntaxError:  # a cell with magics sets no parameters
-            continue
-        names = [
-            t.id
-            for node in tree.body
-            if isinstance(node, ast.Assign)
-            for t in node.targets
-            if isinstance(t, ast.Name)
-        ]
-        if cell.startswith("# Parameters"):
-            for name in names:
-                if name not in known:
-                    raise unknown("parameter", name, known)
-        known += names

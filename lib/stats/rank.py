@@ -73,16 +73,16 @@ def rank_correlation(
         part = data[:, groups == group]  # [2 or 3, n_group]
         sides.append(_ranks(part))
         deal = rng.permuted(np.tile(sides[-1][0], (draws, 1)), axis=1)  # [draws, n_group]
-        dealt.append(deal if control is None else _without(deal, _centred(part[2])))
+        dealt.append(deal if control is None else _without(deal, centred_ranks(part[2])))
         drawn = rng.integers(part.shape[1], size=(draws, part.shape[1]))
         resampled.append(_ranks(part[:, drawn]))  # each side [draws, n_group]
     side_a, side_b = (np.concatenate(side, axis=-1) for side in zip(*sides))
-    rho = float(_cosine(side_a, side_b))
+    rho = float(cosine(side_a, side_b))
     if np.isnan(rho):
         return nothing
-    null = _cosine(np.concatenate(dealt, axis=-1), side_b)
+    null = cosine(np.concatenate(dealt, axis=-1), side_b)
     tails = [np.sum(sign * null >= sign * rho - 1e-12) + 1 for sign in (1, -1)]
-    found = _cosine(*(np.concatenate(side, axis=-1) for side in zip(*resampled)))
+    found = cosine(*(np.concatenate(side, axis=-1) for side in zip(*resampled)))
     found = found[~np.isnan(found)]
     bounds = [nan] * 4
     if len(found) >= 0.9 * draws:
@@ -104,13 +104,14 @@ def visible(n: int, fixed: int = 1) -> float:
 def _ranks(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Centred ranks of the first two of `data` [2 or 3, ..., n], without the third's if there is
     one."""
-    ranks = _centred(data)
+    ranks = centred_ranks(data)
     if len(ranks) == 2:
         return ranks[0], ranks[1]
     return _without(ranks[0], ranks[2]), _without(ranks[1], ranks[2])
 
 
-def _centred(data: np.ndarray) -> np.ndarray:
+def centred_ranks(data: np.ndarray) -> np.ndarray:
+    """Ranks over the last axis, less their mean."""
     ranks = stats.rankdata(data, axis=-1)
     return ranks - ranks.mean(-1, keepdims=True)
 
@@ -122,7 +123,7 @@ def _without(a: np.ndarray, c: np.ndarray) -> np.ndarray:
     return a - slope * c
 
 
-def _cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Cosine over the last axis; nan where one side is only rounding (ranks step by a half)."""
     sizes = np.square(a).sum(-1) * np.square(b).sum(-1)
     with np.errstate(invalid="ignore"):

@@ -15,6 +15,7 @@ from scipy import stats
 
 from lib.stats.intervals import Interval, fold_mean, spearman
 from lib.stats.joint import joint_level, over_seeds, smallest
+from lib.stats.rank import centred_ranks, cosine
 
 FOLDED = np.sqrt(2 / np.pi)
 """mean of |z| for a standard normal z: what noise alone adds to an absolute difference"""
@@ -141,10 +142,8 @@ def rank_draws(
             centred, n = (table - table.mean()).to_numpy(float), len(table)
             error = rng.standard_normal((draws, n)) @ centred / np.sqrt(n - 1)
             found += error * np.sqrt(factor * (n - 1) / rng.chisquare(n - 1, (draws, 1)))
-        rank = stats.rankdata(found, axis=1)
-        ranks.append(rank - rank.mean(1, keepdims=True))
-    sizes = np.sqrt(np.prod([(r**2).sum(1) for r in ranks], axis=0))
-    return value, (ranks[0] * ranks[1]).sum(1) / sizes
+        ranks.append(centred_ranks(found))
+    return value, cosine(*ranks)
 
 
 def rank_interval(found: Sequence[tuple[float, np.ndarray]]) -> Interval:

@@ -1,144 +1,17 @@
-"""Two ways to fit the product branch of a PolyLinear to what a linear map leaves over (Whipp §5.3).
-
-`fit_adamw` is the paper's: minibatch AdamW on every parameter of the branch. `fit_direct` is made
-for the problem: it works in few output directions, trains several seeds as one program, and ends
-with the output map that least squares gives for the factors found.
-"""
+"""A solver made for the product branch of a PolyLinear (Whipp §5.3): it works in few output
+directions, trains several seeds as one program, and ends with the output map that least squares
+gives for the factors found."""
 
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from lib.base.errors import InputError
+from lib.probes.paths import Path, Residual, _by_window, _start
 from lib.probes.products import START, Layout, PolyLinear, products
-
-
-@dataclass(frozen=True, eq=False)
-class Residual:
-    """Inputs and what a linear map leaves of the outputs, on training rows and on held-out
-    windows."""
-
-    x: torch.Tensor
-    """[n, d_in]"""
-    left: torch.Tensor
-    """[n, d_out]: y - xW - b"""
-    x_test: torch.Tensor
-    """[n_windows, seq_len, d_in]"""
-    left_test: torch.Tensor
-    """[n_windows, seq_len, d_out]"""
-
-
-@dataclass
-class Path:
-    """One fit followed over its checkpoints; only the checkpoint with the least held-out error
-    keeps its parameters."""
-
-    seed: int
-    step: list[int]
-    seconds: list[float]
-    gate: list[float]
-    errors: list[np.ndarray]
-    """squared error of each held-out window, [n_windows], at each checkpoint; the first is that
-    of the linear map alone"""
-    branch: dict[str, np.ndarray]
-    """factors, out and quad_scale of the best checkpoint; `out` is zero where the linear map
-    alone is best"""
-
-    def note(
-        self,
-        step: int,
-        seconds: float,
-        gate: float,
-        errors: np.ndarray,
-        branch: dict[str, torch.Tensor],
-    ) -> None:
-        """Add a checkpoint. A diverged fit has an infinite error, so it never is the best."""
-        errors = np.where(np.isfinite(errors), errors, np.inf)
-        if errors.sum() < min(e.sum() for e in self.errors):
-            self.branch = {
-                name: value.detach().cpu().float().numpy().copy() for name, value in branch.items()
-            }
-        for values, value in (
-            (self.step, step),
-            (self.seconds, seconds),
-            (self.gate, gate),
-            (self.errors, errors),
-        ):
-            values.append(value)
-
-
-def _start(rows: Residual, model: PolyLinear, seed: int) -> Path:
-    nothing = {
-        "factors": model.factors,
-        "out": torch.zeros_like(model.out),
-        "quad_scale": model.quad_scale,
-    }
-    base = _by_window(rows.left_test)
-    return Path(
-        seed,
-        [0],
-        [0.0],
-        [math.exp(START)],
-        [base],
-        {k: v.detach().cpu().numpy().copy() for k, v in nothing.items()},
-    )
-
-
-def _by_window(error: torch.Tensor) -> np.ndarray:
-    return error.double().square().sum((-1, -2)).cpu().numpy()
-
-
-def fit_adamw(
-    rows: Residual,
-    layout: Layout,
-    seed: int,
-    steps: int,
-    batch: int = 256,
-    lr: float = 1e-3,
-    every: int = 100,
-    tick: Callable[[], None] = lambda: None,
-) -> Path:
-    """The paper's way: AdamW at a constant rate on factors, output map and gate, gradients clipped
-    to norm 1, checked every `every` steps.
-
-    The paper gives 8,000 steps; batch size, rate, no weight decay and the initial weights (those of
-    PolyLinear) are ours.
-    """
-    device = rows.x.device
-    model = PolyLinear(rows.x.shape[1], rows.left.shape[1], layout, seed).to(device)
-    path, branch = (
-        _start(rows, model, seed),
-        {"factors": model.factors, "out": model.out, "quad_scale": model.quad_scale},
-    )
-    optimizer = torch.optim.AdamW(branch.values(), lr=lr, weight_decay=0.0)
-    generator = torch.Generator().manual_seed(seed)
-    predict = lambda x: model.quad_scale.exp() * (products(x @ model.factors, layout) @ model.out)  # noqa: E731
-    spent = 0.0
-    for step in range(1, steps + 1):
-        begun = time.perf_counter()
-        index = torch.randint(len(rows.x), (batch,), generator=generator).to(device)
-        loss = (predict(rows.x[index]) - rows.left[index]).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(branch.values(), 1.0)
-        optimizer.step()
-        spent += time.perf_counter() - begun
-        if step % every == 0 or step == steps:  # checking is not counted as the solver's time
-            with torch.no_grad():
-                path.note(
-                    step,
-                    spent,
-                    model.gate,
-                    _by_window(predict(rows.x_test) - rows.left_test),
-                    branch,
-                )
-        tick()
-    return path
 
 
 @torch.no_grad()
