@@ -90,15 +90,15 @@ def check_as_it_stands(model: nn.Module, name: str) -> None:
     """Raise InputError for what changes a model's results and is in none of its modules."""
     for place, module in model.named_modules():
         place = f"{place or 'the model'} of {name}"
-        if module.training:
-            raise InputError(
-                f"{place} is in training mode, where results are not those of the model: call "
-                "eval() on the model."
-            )
         if "stands_for" in vars(module):
             raise InputError(
                 f"{place} replays a given residual stream, which no stored result may depend on: "
                 "measure outside of resume."
+            )
+        if module.training:
+            raise InputError(
+                f"{place} is in training mode, where results are not those of the model: call "
+                "eval() on the model."
             )
         forward = vars(module).get("forward")
         if forward is not None and not _ours(forward):
