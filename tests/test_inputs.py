@@ -37,25 +37,6 @@ def test_unknown_names(call, says):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unreachable_hub(monkeypatch):
-    monkeypatch.setattr(
-        "lib.models.subjects.AutoModelForCausalLM.from_pretrained",
-        lambda *_, **__: (_ for _ in ()).throw(OSError("We couldn't connect")),
-    )
-    with pytest.raises(
-        InputError,
-        match=r"model 'gpt2' could not be loaded \(We couldn't connect\): check .* tiny-gpt2",
-    ):
-        load_subject("gpt2")
-    monkeypatch.setattr(
-        "datasets.load_dataset", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("no route"))
-    )
-    with pytest.raises(
-        InputError, match=r"could not be loaded from the Hugging Face hub \(ConnectionError\)"
-    ):
-        corpora._named.__wrapped__("wikitext-2")
-
-
 def test_a_corpus_shorter_than_the_budget_says_both_numbers(tiny_gpt2):
     name = "wikipedia-sample"
     cut = cut_windows(load_corpus(name).fit, tiny_gpt2.tokenizer, 128, 42, name)

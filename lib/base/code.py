@@ -19,10 +19,10 @@ from lib.base.live import PACKAGE, brought, in_process, live_source, outside, ta
 from lib.base.normal import FUNCTIONS, Normaliser
 from lib.base.sources import Sources, Target
 
-# What keeps values and shows bars computes nothing: it is not followed, nor what it is told.
-MACHINERY = tuple(
-    f"base.{m}" for m in ("bars", "cache", "code", "live", "normal", "sources", "steps")
-)
+# What keeps values, shows bars or refuses bad input computes nothing: it is not followed, nor what
+# it is told.
+_BASE = ("bars", "cache", "checks", "code", "live", "normal", "sources", "steps")
+MACHINERY = (*(f"base.{m}" for m in _BASE), "models.checks", "models.witness")
 SHOWN = ("__repr__", "__str__", "__format__")  # what only shows a value
 _HERE = Sources(PACKAGE, Path(__file__).resolve().parents[2])
 _digests: dict[tuple, str] = {}

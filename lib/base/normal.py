@@ -12,13 +12,14 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class Normaliser(ast.NodeTransformer):
-    """Takes out docstrings, bare strings, type annotations, imports, error texts and what is told
-    to a progress bar.
+    """Takes out docstrings, bare strings, type annotations, imports, checks, error texts and what
+    is told to a progress bar.
 
     `resolve(name)` says what a name stands for where the definition was written (None: a builtin
     or nothing known); `refer(target)` gives the name to write and notes that it is used;
-    `machinery(target)` says what computes nothing (bars, the cache); `member` and `imported` are
-    those of Sources. `attributes` gathers the names of all attributes that are used.
+    `machinery(target)` says what computes nothing (bars, checks, the cache); `member` and
+    `imported` are those of Sources. `attributes` gathers the names of all attributes that are
+    used.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class Normaliser(ast.NodeTransformer):
     # What is taken out
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        bare = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if bare else self.generic_visit(node)
+        value = node.value
+        bare = isinstance(value, ast.Constant) and isinstance(value.value, str)
+        called = isinstance(value, ast.Call) and self.machinery(self.stands_for(value.func)[0])
+        return None if bare or called else self.generic_visit(node)
 
     def visit_Import(self, node: ast.stmt) -> None:
         return None

@@ -127,6 +127,6 @@ PROFILES = {
 
 def get_profile(name: str) -> Profile:
     """The profile of that name. Raises InputError if there is none."""
-    if name not in PROFILES:
+    if not isinstance(name, str) or name not in PROFILES:
         raise unknown("profile", name, list(PROFILES))
     return PROFILES[name]

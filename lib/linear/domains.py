@@ -19,6 +19,10 @@ def domain_profiles(
 
     Raises InputError for fewer than two domains, which cannot be compared.
     """
+    if not isinstance(domains, Mapping):
+        raise InputError(
+            f"domains {domains!r} are no samples by name: give {{name: windows}} of at least two."
+        )
     if len(domains) < 2:
         raise InputError(
             f"only one domain was given ({', '.join(domains) or 'none'}): name at least two "

@@ -9,6 +9,7 @@ from torch import nn
 
 from lib.base.errors import InputError
 from lib.models.blocks import Block, find_layers
+from lib.models.checks import check_module
 from lib.models.subjects import Subject
 from lib.texts.windows import Windows
 
@@ -114,6 +115,7 @@ def swap(block: Block, module: nn.Module) -> Iterator[None]:
 def _fitting(block: Block, module: nn.Module) -> nn.Module:
     """`module` in eval mode on the block's device, once it has shown that it keeps [1, 2,
     d_model]."""
+    check_module(module, block.index)
     like = next(block.layer.parameters())
     if not isinstance(module, nn.Module):
         raise InputError(
@@ -137,7 +139,8 @@ def _fitting(block: Block, module: nn.Module) -> nn.Module:
     if why:
         raise InputError(
             f"block {block.index}: {type(module).__name__} cannot stand in for an FFN of "
-            f"width {block.d_model} ({why})."
+            f"width {block.d_model} ({why}): give one that maps {x.dtype} [.., {block.d_model}] "
+            "to the same, such as with module.to(dtype)."
         )
     return module
 

@@ -86,7 +86,7 @@ def check_names(plan: Plan) -> None:
     disk. Loads torch where they are not the profile's own."""
     models = {model for model, _ in plan.runs.values()}
     if models != {plan.profile.subject}:
-        from lib.models.subjects import check_subject
+        from lib.models.names import check_subject
 
         for model in models:
             check_subject(model)

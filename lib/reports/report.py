@@ -20,7 +20,8 @@ from lib.base.names import label, slugify
 from lib.base.paths import DATA, ROOT, whole
 from lib.base.profiles import Profile, get_profile
 from lib.models.embedded import ORIGIN
-from lib.models.subjects import Subject, check_subject
+from lib.models.names import check_subject
+from lib.models.subjects import Subject
 from lib.reports import judging, pictures
 from lib.reports.display import fill_brief, picture, shell
 from lib.reports.parameters import check_parameters, executed_cells

@@ -63,7 +63,10 @@ def heal(
             f"a rate of {lr} and {batch!r} windows a step are not possible: use a rate above "
             "0 and a whole number of windows from 1 up."
         )
-    blocks, healed = sorted({get_block(subject, block).index for block, *_ in modules}), {}
+    for (block, *_), module in modules.items():
+        with swap(get_block(subject, block), module):
+            pass  # refused before anything is measured
+    blocks, healed = sorted({block for block, *_ in modules}), {}
     # Called only if something is not in the cache.
     streams = functools.cache(lambda: residual_streams(subject, windows, blocks))
     layers, items = {where: trainable(module) for where, module in modules.items()}, []

@@ -39,6 +39,9 @@ def swap_sweep(
     """
     subject.check(windows, batch)
     maps = {key: maps[key] for key in sorted(maps, key=_block) if get_block(subject, _block(key))}
+    for key, module in maps.items():
+        with swap(subject.blocks[_block(key)], module):
+            pass  # refused before anything is measured
     # A module is more than its weights: only what is built of parts of torch, transformers and this
     # package is cached.
     keep = all(map(is_known, maps.values()))

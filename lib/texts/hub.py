@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable
+from http.client import HTTPException
 
-from lib.base.errors import InputError
+from lib.base.errors import InputError, reason
+from lib.base.hub import asked, limited, refusal
 from lib.texts.documents import articles_of_lines, bounded, chunks
 
 HUB_CHARACTERS = 20_000_000
 """where the reading of a part ends: more than any profile asks for (about five million tokens)"""
+INSTEAD = "or use corpus='wikipedia', 'king-james' or 'python-stdlib', or the path of a text file"
 
 
 def hub(
@@ -21,26 +24,25 @@ def hub(
 
     Its train split and the split `test` are the parts; without the latter, all is one list. Each
     split is streamed and read no further than HUB_CHARACTERS, and no document is broken off. The
-    loader raises InputError when the dataset cannot be had.
+    loader raises InputError when the dataset cannot be had, or a minute passes without a row.
     """
 
-    def part(split: str) -> list[str]:
+    def part(split: str, heard: Callable[[], None]) -> list[str]:
         import datasets
 
         # `datasets` runs no code of a dataset any more and has no `trust_remote_code` to refuse.
         rows = datasets.load_dataset(path, config, split=split, streaming=True)
-        texts = (row[column] for row in rows)
+        texts = (row[column] for row in rows if heard() is None)
         return bounded(articles_of_lines(texts) if lines else texts, HUB_CHARACTERS)
 
     def load() -> tuple[list[str], ...] | list[str]:
+        splits = ("train", test) if test else ("train",)
         try:
-            return (part("train"), part(test)) if test else part("train")
+            asked("dataset", path)
+            parts = limited(lambda heard: tuple(part(split, heard) for split in splits))
         except Exception as error:  # the hub client raises a dozen kinds
-            raise InputError(
-                f"corpus {path!r} could not be loaded from the Hugging Face hub "
-                f"({type(error).__name__}): check the network, or use corpus='wikipedia', "
-                "'king-james' or 'python-stdlib', or the path of a text file."
-            ) from None
+            raise refusal(f"corpus {path!r}", error, INSTEAD) from None
+        return parts if test else parts[0]
 
     return load
 
@@ -56,9 +58,9 @@ def gutenberg(book: str) -> Callable[[], list[str]]:
         try:
             with urllib.request.urlopen(url, timeout=30) as page:
                 text = page.read().decode("utf-8", "replace")
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise InputError(
-                f"book {book} could not be had from Project Gutenberg ({error}): check the "
+                f"book {book} could not be had from Project Gutenberg ({reason(error)}): check the "
                 "network, save the book as a text file "
                 "and give its path as corpus, or use corpus='king-james'."
             ) from None

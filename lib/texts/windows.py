@@ -14,6 +14,7 @@ import torch
 
 from lib.base import InputError, progress
 from lib.base.cache import digest
+from lib.base.checks import check_count, check_texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +76,7 @@ class Windows:
     def take(self, n_tokens: int, evenly: bool = False) -> "Windows":
         """The first `n_tokens` tokens in whole windows; `evenly`: as many of each document as of
         any other, as far as it has them. Raises InputError if there are fewer."""
+        check_count(n_tokens, "tokens")
         n = n_tokens // self.seq_len
         if n < 1:
             raise InputError(
@@ -177,6 +179,7 @@ def cut_windows(
         raise InputError(f"windows of {seq_len!r} tokens are not possible: use two or more.")
     if tokenizer is None:
         raise InputError(f"{name} cannot be cut without a tokenizer: give the subject one.")
+    check_texts(documents, name)
     documents = [documents] if isinstance(documents, str) else list(documents)
     rows: list[torch.Tensor] = []
     with progress(total=len(documents), desc=f"tokens of {name}", unit="document") as bar:
