@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from lib.base.errors import InputError, unknown
+from lib.base.kept import committed
 from lib.base.names import RANDOM, TINY
 from lib.base.paths import DATA, sha256
 from lib.models.blocks import Block, find_ffn, find_layers
@@ -240,7 +241,7 @@ def as_subject(
 def _locate(name: str) -> str:
     if name == "smollm2-135m":
         return str(smollm2_folder())
-    return str(DATA / "models" / name) if name in TINY else PRESETS.get(name, name)
+    return str(committed(DATA / "models" / name)) if name in TINY else PRESETS.get(name, name)
 
 
 def _state(model: PreTrainedModel) -> tuple:
