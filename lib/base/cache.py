@@ -2,20 +2,24 @@
 
 The files are joblib.Memory's. Keys and checks are ours: a key holds the digest of the code that
 computes the value (lib.base.code) beside the inputs, and an entry the digest of its value, so
-changed code misses and a damaged entry is removed and computed again.
+changed code misses and a damaged entry is removed and computed again. Entries are pickles, so they
+are written for their owner alone to change, and read only where nobody else can have written them
+(lib.base.trust).
 """
 
 import functools
 import itertools
 import logging
+import os
 import re
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import joblib
@@ -23,7 +27,8 @@ import numpy as np
 from tqdm import tqdm
 
 from lib.base.code import code_digest
-from lib.base.paths import CACHE
+from lib.base.paths import CACHE, is_old
+from lib.base.trust import OTHERS, doubt
 
 if TYPE_CHECKING:
     import torch
@@ -95,8 +100,8 @@ def cached(function: Callable) -> Callable:
         begun = time.perf_counter()
         # The store is opened at each call, so that tests can point CACHE elsewhere; joblib makes
         # that cheap.
-        store = _store() if keep else None
         place = place_of(key, work) if keep else (step, str(next(_count)))
+        store = _store(place) if keep else None
         entry = _load(store, place)
         if entry is None:
             entry = _computed(function, "/".join(place), work, *more)
@@ -105,8 +110,9 @@ def cached(function: Callable) -> Callable:
         return entry["value"]
 
     def is_kept(key: dict, work: object) -> bool:
-        store = _store()
-        return store is not None and store.contains_item(place_of(key, work))
+        place = place_of(key, work)
+        store = _store(place)
+        return store is not None and store.contains_item(place)
 
     call.is_kept = is_kept
     return call
@@ -149,15 +155,32 @@ def _computed(function: Callable, name: str, *arguments: object) -> dict:
     return {"value": value, "digest": digest(value), "seconds": run.seconds | {name: own}}
 
 
-def _store():
-    """joblib's store of results; None where there is no such folder and none can be made."""
+def _store(place: tuple[str, str]):
+    """joblib's store of results; None where there is no such folder and none can be made, or where
+    others may have written what is at `place`."""
+    folder = CACHE / "results"
+    if reason := doubt(folder, *place, "output.pkl"):
+        tell_unkept(reason)
+        return None
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _mine_alone():
             warnings.simplefilter("ignore")  # a folder that can only be read is worth having
-            return joblib.Memory(CACHE / "results", verbose=0).store_backend
+            return joblib.Memory(folder, verbose=0).store_backend
     except OSError as error:
         _cannot_keep(error)
         return None
+
+
+@contextmanager
+def _mine_alone() -> Iterator[None]:
+    """What is written meanwhile can be changed by its owner alone, and read by whom the umask
+    allows."""
+    before = os.umask(0o077)
+    os.umask(before | OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _load(store, place: tuple[str, str]) -> dict | None:
@@ -178,8 +201,12 @@ def _keep(store, place: tuple[str, str], entry: dict) -> None:
     """Store an entry whole, or not at all."""
     if store is None:
         return
+    for left in Path(store.location, *place).glob("output.pkl.*"):
+        with suppress(OSError):
+            if is_old(left):  # what a killed run had written of it
+                left.unlink()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _mine_alone():
             # joblib only warns when it cannot write.
             warnings.filterwarnings("error", message="Unable to cache to disk")
             store.dump_item(place, entry, verbose=0)
@@ -198,6 +225,6 @@ def tell_unkept(reason: str) -> None:
     if not unkept:
         tqdm.write(
             f"results cannot be kept in {CACHE.name} ({reason}): this run goes on without; set "
-            "$NONLINEARITY_CACHE to a folder that can be written"
+            "$NONLINEARITY_CACHE to a folder that you alone can write"
         )
     unkept.append(reason)

@@ -3,8 +3,12 @@
 import contextlib
 import hashlib
 import os
+import re
+import secrets
 import shutil
-import tempfile
+import socket
+import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +20,9 @@ DATA = ROOT / "data"
 CACHE = Path(
     os.environ.get("NONLINEARITY_CACHE") or user_cache_path("nonlinearity-budget", appauthor=False)
 )
+OLD = 3600
+"""seconds after which what a writer left unfinished may be swept, if nobody is at it any more"""
+_SCRATCH = re.compile(r"\.[0-9a-f]{8}\.(\d+)@(.+)\.part")
 
 
 @contextlib.contextmanager
@@ -23,17 +30,54 @@ def whole(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; it takes the final name only if the body ends without
     an error.
 
-    Works for files and for folders, so nothing half-written ever stands under a final name.
+    Works for files and for folders, so nothing half-written ever stands under a final name. The
+    result may be read by whom the umask allows, whatever mode the body gave its files. What killed
+    writers left beside `target` is swept first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    _sweep(target.parent)
+    owner = f"{os.getpid()}@{socket.gethostname()}"
+    scratch = target.parent / f".{secrets.token_hex(4)}.{owner}.part"
+    scratch.mkdir()
+    part = scratch / target.name
     try:
-        yield scratch / target.name
+        yield part
+        mode = stat.S_IMODE(scratch.stat().st_mode)  # the umask's, or that of the folder's ACL
+        for path in (part, *part.rglob("*")):
+            path.chmod(mode if path.is_dir() else mode & 0o666)
         if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(scratch / target.name, target)
+            os.replace(target, scratch / ".before")
+        os.replace(part, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_old(path: Path) -> bool:
+    """Whether a path was not written to for so long that no writer is still at it."""
+    return time.time() - path.stat().st_mtime > OLD
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the old temporary folders of writers that were killed.
+
+    Only those of this machine: whether a process runs elsewhere cannot be seen from here.
+    """
+    for path in folder.glob(".*.part"):
+        found = _SCRATCH.fullmatch(path.name)
+        if found and found[2] == socket.gethostname() and not _runs(int(found[1])):
+            with contextlib.suppress(OSError):  # another sweeper was faster
+                if is_old(path):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True
 
 
 def sha256(path: Path) -> str:

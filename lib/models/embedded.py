@@ -1,12 +1,14 @@
 """The embedded language model, converted once from its package's GGUF."""
 
+import hashlib
 from pathlib import Path
 
-from filelock import FileLock
+from lib.base.code import code_digest
+from lib.base.kept import kept, seal, unlike
+from lib.base.paths import CACHE
+from lib.texts.assets import ASSETS, fetch
 
-from lib.base.paths import CACHE, sha256, whole
-from lib.texts.assets import fetch
-
+GGUF = "smollm2-135m.gguf"
 ORIGIN = {
     "smollm2-135m": "SmolLM2-135M-Instruct, 4-bit GGUF (Q4_1) dequantised to float32",
 }
@@ -16,20 +18,19 @@ ORIGIN = {
 def smollm2_folder() -> Path:
     """Folder of smollm2-135m as float32 safetensors, dequantized from its GGUF once.
 
-    Loading then takes a second. The folder's digest is checked, so a damaged conversion is made
-    again.
+    Loading then takes a second. It is sealed: where a file is not as it was made it is made again.
+    What another version of the code or of its libraries made stands beside it, for another checkout
+    may be using that. Raises InputError where it cannot be fetched or written.
     """
-    folder = CACHE / "models" / "smollm2-135m"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        stamp, weights = folder / "SHA256", folder / "model.safetensors"
-        if stamp.exists() and weights.exists() and stamp.read_text() == sha256(weights):
-            return folder
-        gguf = fetch("smollm2-135m.gguf")
-        with whole(folder) as part:
-            _dequantize(gguf, part)
-            (part / "SHA256").write_text(sha256(part / "model.safetensors"))
-    return folder
+    made_of = {"asset": ASSETS[GGUF].sha256, "code": code_digest(_dequantize)}
+    version = hashlib.sha256("".join(made_of.values()).encode()).hexdigest()[:8]
+
+    def make(part: Path) -> None:
+        _dequantize(fetch(GGUF), part)
+        seal(part, made_of)
+
+    folder = CACHE / "models" / version / "smollm2-135m"
+    return kept(folder, lambda made: unlike(made, made_of) is None, make)
 
 
 def _dequantize(gguf: Path, folder: Path) -> None:

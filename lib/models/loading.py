@@ -10,6 +10,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lib.base.errors import InputError, reason
+from lib.base.kept import committed
 from lib.base.names import RANDOM, TINY
 from lib.base.paths import DATA, sha256
 from lib.models.checks import check_config, check_loaded
@@ -89,7 +90,7 @@ def _locate(name: str, weights: bool) -> tuple[str, str | None]:
     if name == "smollm2-135m":
         return str(smollm2_folder()), None
     if name in TINY:
-        return str(DATA / "models" / name), None
+        return str(committed(DATA / "models" / name)), None
     if os.path.isdir(name):
         return name, None
     name = PRESETS.get(name, name)

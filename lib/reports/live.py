@@ -31,8 +31,7 @@ def status(home: Path, task: Task) -> dict:
     """What is known of a report: state (waiting, running, done or failed), title, cells_done,
     cells, started and pid, reason, verdicts, seconds; took, the seconds of the last time it was
     done. {} if nothing is."""
-    path = _file(home, task)
-    return json.loads(path.read_text()) if path.exists() else {}
+    return _known(_file(home, task))
 
 
 def tell(home: Path, task: Task, **facts) -> None:
@@ -68,8 +67,7 @@ def end(plan: Plan) -> None:
 
 def listed(home: Path) -> list[Task]:
     """The reports that the index page of `home` shows, in order."""
-    path = home / ".status" / "series.json"
-    return [Task(*t) for t in json.loads(path.read_text())["tasks"]] if path.exists() else []
+    return [Task(*t) for t in _known(home / ".status" / "series.json").get("tasks", [])]
 
 
 def verdicts(profile: str, task: Task, since: float) -> str | None:
@@ -99,7 +97,7 @@ def index(home: Path) -> None:
     figure and a link; it loads itself again every five seconds while a series is on."""
     if not listed(home):  # a report that was made outside a series
         return
-    series = json.loads((home / ".status" / "series.json").read_text())
+    series = _known(home / ".status" / "series.json")
     tasks = listed(home)
     known = {task: status(home, task) for task in tasks}
     wanted = [known[t].get("state") for t in tasks[: series["wanted"]]]
@@ -155,6 +153,15 @@ def _series(home: Path, tasks: list[Task], on: bool, wanted: int) -> None:
     facts = {"on": on, "wanted": wanted, "tasks": [[t.run, t.notebook] for t in tasks]}
     with whole(home / ".status" / "series.json") as part:
         part.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _known(file: Path) -> dict:
+    """What a file of facts says; {} where there is none, or a damaged one, which the next facts
+    replace."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _file(home: Path, task: Task) -> Path:

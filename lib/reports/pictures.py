@@ -57,8 +57,11 @@ def save(figure, folder: Path, name: str) -> None:
 
 
 def pixels(png: bytes) -> tuple[tuple[int, int], bytes]:
-    """What a PNG shows: its size and its RGB values. Raises OSError if it is none."""
-    image = Image.open(io.BytesIO(png)).convert("RGB")
+    """What a PNG shows: its size and its RGB values. Raises OSError if it is none, or damaged."""
+    try:
+        image = Image.open(io.BytesIO(png)).convert("RGB")
+    except Exception as error:  # damaged ones make the library raise a dozen kinds
+        raise OSError(f"no picture ({error})") from None
     return image.size, image.tobytes()
 
 
@@ -67,7 +70,7 @@ def _same(kind: str, one: bytes, other: bytes) -> bool:
         return one == other
     try:
         return pixels(one) == pixels(other)
-    except OSError:  # the file that is there is damaged
+    except OSError:  # the one that is there is damaged
         return False
 
 

@@ -161,7 +161,10 @@ class Report:
             **{p: version(p) for p in ("torch", "transformers", "numpy")},
         }
         target = self.folder / "provenance.json"
-        stored = json.loads(target.read_text()) if target.exists() else {}
+        try:
+            stored = dict(json.loads(target.read_text()))
+        except (OSError, ValueError, TypeError):  # not there, or damaged
+            stored = {}
         took = time.time() - self.started
         cold = max(took, sum(cache.cold_seconds().values()))
         timed = facts | {COLD: f"{cold:.0f} s (this run {took:.0f} s)"}

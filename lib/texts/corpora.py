@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from lib.base.errors import InputError, unknown
+from lib.base.kept import committed
 from lib.base.paths import DATA
 from lib.texts.assets import fetch
 from lib.texts.documents import bounded, chunks, cut
@@ -71,7 +72,8 @@ def _python_stdlib() -> list[str]:
 def _sample() -> tuple[list[str], list[str]]:
     """A committed excerpt of the Wikipedia corpus' `eval` part, which the tiny models never saw
     (see `lib.texts.sample`)."""
-    parts = json.loads((DATA / "corpora" / "wikipedia-sample.json").read_text(encoding="utf-8"))
+    file = committed(DATA / "corpora") / "wikipedia-sample.json"
+    parts = json.loads(file.read_text(encoding="utf-8"))
     return parts["fit"], parts["eval"]
 
 

@@ -6,6 +6,7 @@
 import json
 import re
 
+from lib.base.kept import seal
 from lib.base.paths import DATA, whole
 from lib.texts.corpora import load_corpus
 
@@ -41,8 +42,11 @@ def write_sample() -> None:
         "fit": [e for article in articles[:-N_EVAL] for e in excerpts(article)],
         "eval": [e for article in articles[-N_EVAL:] for e in excerpts(article)],
     }
-    with whole(DATA / "corpora" / "wikipedia-sample.json") as file:
-        file.write_text(json.dumps(parts, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    with whole(DATA / "corpora") as folder:
+        folder.mkdir()
+        text = json.dumps(parts, ensure_ascii=False, indent=0) + "\n"
+        (folder / "wikipedia-sample.json").write_text(text, encoding="utf-8")
+        seal(folder, {"corpus": "wikipedia"})
 
 
 if __name__ == "__main__":

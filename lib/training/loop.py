@@ -17,6 +17,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from lib.base.bars import progress
+from lib.base.kept import seal
 from lib.base.paths import DATA, whole
 from lib.swaps.losses import next_token_losses
 from lib.texts.corpora import load_corpus
@@ -184,6 +185,7 @@ def make_fixture(
         model.half().save_pretrained(part)
         tokenizer.save_pretrained(part)
         curve.round(4).to_csv(part / "loss.csv", index=False)
+        seal(part, {"family": family, "corpus": corpus})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,92 @@
+"""What is made once and kept: sealed by a manifest, served while it is what it was, else made
+again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from lib.base.errors import InputError
+from lib.base.paths import sha256, whole
+
+MANIFEST = "MANIFEST.json"
+
+
+def kept(target: Path, holds: Callable[[Path], bool], make: Callable[[Path], None]) -> Path:
+    """`target`, a file or folder, where it `holds`; else `make(part)` writes it anew, whole or not
+    at all, one process at a time.
+
+    What holds is only read: a cache that cannot be written serves what it has, to several users.
+    Raises InputError where it must be written and cannot be.
+    """
+    if _holds(target, holds):
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{target}.lock"):
+            if not _holds(target, holds):  # another process may have made it meanwhile
+                with whole(target) as part:
+                    make(part)
+    except InputError:
+        raise
+    except Exception as error:
+        # Libraries written in Rust raise kinds of their own, with the system's words in them.
+        if not isinstance(error, OSError) and "(os error " not in str(error):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"{target.name} could not be written into {target.parent} ({reason}): make room or "
+            "give yourself the right to write there, or set $NONLINEARITY_CACHE to a folder of "
+            "your own."
+        ) from None
+    return target
+
+
+def seal(folder: Path, made_of: dict[str, str]) -> None:
+    """Write the manifest of a folder: what it was made of, and the SHA-256 of every file in it."""
+    files = {name: sha256(folder / name) for name in _names(folder)}
+    text = json.dumps({"made_of": made_of, "files": files}, indent=1, sort_keys=True)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def committed(folder: Path) -> Path:
+    """A sealed folder that came with the checkout. Raises InputError unless it is as it came."""
+    if name := unlike(folder):
+        raise InputError(
+            f"{folder.name}/{name} is not as it was committed: restore it with "
+            f"`git checkout -- {folder}`, or copy what you changed and give the path of the copy."
+        )
+    return folder
+
+
+def unlike(folder: Path, made_of: dict[str, str] | None = None) -> str | None:
+    """The first file of a sealed folder that is not as it was sealed, or not there, or not in its
+    manifest; None when all is as it was, and made of `made_of` where that is given."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files = dict(manifest["files"])
+        if made_of is not None and manifest["made_of"] != made_of:
+            return MANIFEST
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return MANIFEST
+    for name in sorted({*files, *_names(folder)}):
+        try:
+            if files.get(name) != sha256(folder / name):
+                return name
+        except (OSError, ValueError):
+            return name
+    return None
+
+
+def _names(folder: Path) -> list[str]:
+    """The files of a folder, at any depth, without the manifest and what file managers leave."""
+    files = (p.relative_to(folder) for p in folder.rglob("*") if not p.is_dir())
+    return sorted(str(p) for p in files if str(p) != MANIFEST and not p.name.startswith("."))
+
+
+def _holds(target: Path, holds: Callable[[Path], bool]) -> bool:
+    try:
+        return holds(target)
+    except OSError:  # it cannot be read
+        return False
