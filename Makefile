@@ -56,8 +56,9 @@ bench: $(READY)  ## what the measured pass and the sweep cost, as ratios to plai
 
 setup: $(READY)
 
+# A set-up that was killed is gone through again: pip is the last thing that venv brings.
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
