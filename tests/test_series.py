@@ -4,6 +4,7 @@ tried in copies of the repository whose notebooks only sleep."""
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from arms import differences, half_written, kill, start, tables
+from cluster import printed
 
 from lib.base import ROOT, InputError, get_profile, label, slugify
 from lib.reports import live, lock
@@ -283,14 +285,14 @@ def test_a_series_from_start_to_end(tree):
     assert third.stdout.startswith("3 reports with the profile smoke, 3 of them up to date")
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_value_is_refused_unread(tree, name):
+@pytest.mark.parametrize(
+    ("target", "name"), [(("report", "notebook")[k % 2], name) for k, name in enumerate(HOSTILE)]
+)
+def test_a_hostile_value_is_refused_unread(tree, target, name):
     """Whichever parameter holds it: make and the shell hand it on as it stands."""
-    names = ("PROFILE", "MODEL", "CORPUS", "SEED", "PAPER", "N", "JOBS")
-    for target in ("report", "notebook"):
-        refused = make(tree, target, **dict.fromkeys(names, name))
-        assert refused.returncode == 2 and f"unknown profile {name!r}" in refused.stderr, refused
-        assert not list(tree.rglob("pwned"))
+    refused = make(tree, target, **dict.fromkeys(VARIABLES, name))
+    assert refused.returncode == 2 and f"unknown profile {name!r}" in refused.stderr, refused
+    assert not list(tree.rglob("pwned"))
 
 
 def test_bad_input_is_found_before_the_first_job(tree):
@@ -397,3 +399,12 @@ def test_snakemake_alone_runs_the_same_file(tree):
     assert "1 done" in index and "no run is on" in index
     wrong = subprocess.run([*command, "modle=x"], cwd=tree, capture_output=True, text=True)
     assert wrong.returncode and "unknown parameter 'modle'" in wrong.stderr.splitlines()[-1]
+
+
+def test_what_the_readme_gives_snakemake_is_a_series():
+    text = (ROOT / "README.md").read_text() + (ROOT / "Snakefile").read_text()
+    lines = re.findall(r"^[ #]+snakemake .* --config ((?:\w+=\S+ ?)+)", text, re.M)
+    series = [plan(dict(pair.split("=") for pair in line.split())) for line in lines]
+    assert {len(one.runs) for one in series} == {1, 2, 4, 9}
+    assert {one.gpus for one in series} == {0, 1}
+    assert printed()[3:5] == ["--executor", "slurm"]
