@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SMOKE := runs/smoke
+# Names that are set on the command line, for Python to refuse unknown ones.
+NONLINEARITY_OPTIONS := $(strip $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v)))
 # What the reader sets reaches Python through the environment, as it stands: neither make nor a
 # shell reads it.
 override PROFILE := $(value PROFILE)
@@ -13,9 +15,9 @@ override SEED := $(value SEED)
 override PAPER := $(value PAPER)
 override N := $(value N)
 override JOBS := $(value JOBS)
-export PROFILE MODEL CORPUS SEED PAPER N JOBS
+export NONLINEARITY_OPTIONS PROFILE MODEL CORPUS SEED PAPER N JOBS
 
-.PHONY: report test lint lab render notebook site bench setup clean
+.PHONY: report test faults cluster lint lab render notebook site bench setup clean
 
 # PROFILE=laptop MODEL=gpt2 CORPUS=wikitext-2 SEED=42,43 PAPER=whipp N=01,03-05 JOBS=2
 report: $(READY)  ## the whole series with the laptop profile, into runs/laptop/index.html
@@ -26,6 +28,13 @@ test: $(READY) lint  ## lint, unit tests, then every notebook with the smoke pro
 	rm -rf $(SMOKE) && mkdir -p $(SMOKE)
 	for nb in notebooks/*.ipynb; do $(BIN)/papermill --prepare-only -p profile smoke $$nb $(SMOKE)/$$(basename $$nb) || exit 1; done
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 $(SMOKE)
+
+faults: $(READY)  ## kills, hostile names, bad input and damage, as a table; about a quarter of an hour
+	$(BIN)/python tests/faults.py "$$N"
+
+cluster: $(READY)  ## the smoke series, or its part N, through a SLURM that is started on this machine
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster]'
+	$(BIN)/python tests/cluster.py "$$N"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -47,8 +56,9 @@ bench: $(READY)  ## what the measured pass and the sweep cost, as ratios to plai
 
 setup: $(READY)
 
+# A set-up that was killed is gone through again: pip is the last thing that venv brings.
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 

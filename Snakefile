@@ -2,15 +2,16 @@
 #   snakemake --cores all                    the laptop profile on the embedded model
 #   snakemake --cores 4 --config profile=paper model=gpt2,pythia-160m seed=42,43 at_once=2
 #   snakemake --cores all --config profile=smoke number=01-03         or paper=whipp
-#   snakemake --executor slurm --jobs 20 --config profile=paper model=gpt2,gpt2-medium
-# The same file runs on SLURM or Kubernetes through Snakemake's executor plugins. `make report` is
-# lib/reports/series.py, which runs this file and follows it.
+#   snakemake --executor slurm --jobs 20 --config profile=paper model=gpt2,gpt2-medium gpus=1
+# The same file runs on SLURM or Kubernetes through Snakemake's executor plugins (pip install
+# '.[cluster]' brings SLURM's; the cache, $NONLINEARITY_CACHE, is to be a folder all nodes share).
+# `make report` is lib/reports/series.py, which runs this file and follows it; `make cluster` tries
+# it on a SLURM of this machine's own.
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, workflow.basedir)
-from snakemake.exceptions import WorkflowError
-
 from lib.base import InputError
 from lib.reports import live
 from lib.reports.digest import note_sources
@@ -34,11 +35,24 @@ PYTHON = sys.executable
 LAST = [n for n in PLAN.notebooks if n.startswith("00")]
 OTHERS = [n for n in PLAN.notebooks if n not in LAST]
 ORDER = {name: len(PLAN.notebooks) - k for k, name in enumerate(PLAN.notebooks)}
-try:
-    # A report has all cores unless several are to run at once.
-    THREADS = workflow.cores if workflow.remote_exec else max(1, workflow.cores // PLAN.at_once)
-except WorkflowError:
-    THREADS = 4  # of a cluster's node: --set-threads changes it
+# What a report may take of a cluster's node: cores, memory in MB, minutes. --set-threads and
+# --set-resources change them rule by rule.
+NODE = {
+    "smoke": (1, 4_000, 30),
+    "laptop": (2, 8_000, 60),
+    "study": (4, 16_000, 480),
+    "paper": (8, 32_000, 1_440),
+}
+CORES, MEMORY, MINUTES = NODE[PLAN.profile.name]
+
+
+def threads(wildcards):
+    """On this machine a report has all cores, unless several are to run at once."""
+    if workflow.remote_exec or workflow.non_local_exec:
+        return CORES
+    return max(1, workflow.cores // PLAN.at_once)
+
+
 # libgomp's idle threads spin, which is quick on a machine of one's own and many times slower on a
 # shared one: they sleep where reports run beside each other, and soon where one runs alone.
 if PLAN.at_once > 1:
@@ -47,11 +61,21 @@ else:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
+def without_accounting():
+    """Ask squeue how SLURM's jobs are where the plugin would ask sacct and nobody keeps accounts
+    (it looks only whether the command is there)."""
+    settings = workflow.executor_settings
+    if getattr(settings, "status_command", None) == "sacct":
+        if subprocess.run(["sacct", "--noheader"], capture_output=True).returncode:
+            settings.status_command = "squeue"
+
+
 def reports(names):
     return expand(HOME + "/{run}/{notebook}.ipynb", run=PLAN.runs, notebook=names)
 
 
 onstart:
+    without_accounting()
     if not DRIVEN:
         live.begin(PLAN)
 
@@ -94,10 +118,11 @@ for name in PLAN.notebooks:
             corpus=PLAN.corpus,
         priority: ORDER[name]
         # Snakemake hands threads on as OMP_NUM_THREADS.
-        threads: THREADS
+        threads: threads
         resources:
-            mem_mb=16_000,
-            runtime=240,
+            mem_mb=MEMORY,
+            runtime=MINUTES,
+            gpu=PLAN.gpus,
         shell:
             "{PYTHON:q} -m lib.reports.one --profile={params.profile:q} --model={params.model:q}"
             " --corpus={params.corpus:q} --seed={params.seed} --run={wildcards.run:q}"

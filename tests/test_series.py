@@ -4,6 +4,7 @@ tried in copies of the repository whose notebooks only sleep."""
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -14,18 +15,19 @@ import venv
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
+from arms import differences, half_written, kill, start, tables
+from cluster import printed
 
 from lib.base import ROOT, InputError, get_profile, label, slugify
 from lib.reports import live, lock
 from lib.reports.digest import note_sources
-from lib.reports.one import sentence
-from lib.reports.plan import check_names, chosen, papers_of, plan
-from lib.reports.series import asked
+from lib.reports.one import execute, sentence
+from lib.reports.plan import VARIABLES, asked, check_names, chosen, papers_of, plan
 
 HOSTILE = ["`touch pwned`", "$(touch pwned)", "$(shell touch pwned)", "a;touch pwned", "a b"]
 HOSTILE += ['";touch pwned;"', "'; touch pwned; '", "$HOME", "--help", "{output}", "a\\n/b"]
+HOSTILE += ["a\nb;touch pwned", "-rf", '"', "'", "\\", "a\tb", "%s", "\u00e4 \u202e", "../x"]
 
 
 def notebook(number: str, *steps: str) -> nbformat.NotebookNode:
@@ -78,15 +80,7 @@ def make(tree: Path, target: str = "report", **variables: str) -> subprocess.Com
 
 
 def driver(tree: Path, **variables: str) -> subprocess.Popen:
-    """What `make report` runs, as a process that can be killed."""
-    return subprocess.Popen(
-        [str(tree / ".venv/bin/python"), "-m", "lib.reports.series"],
-        cwd=tree,
-        env={**os.environ, "PROFILE": "smoke", **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return start(tree, str(tree / ".venv/bin/python"), PROFILE="smoke", **variables)
 
 
 def ran(tree: Path) -> list[str]:
@@ -106,6 +100,9 @@ def states(tree: Path) -> dict[str, str]:
         ({"model": None}, "model is empty"),
         ({"model": "gpt2,,x"}, "an empty or a repeated part"),
         ({"model": "gpt2,gpt2"}, "an empty or a repeated part"),
+        ({"model": "gpt2,GPT2"}, "models 'gpt2' and 'GPT2' would share the folder 'GPT2'"),
+        ({"model": "data/models/tiny-neox, ./data/models/tiny-neox"}, "would share the folder"),
+        ({"model": "gpt2 pythia-160m"}, "unknown model 'gpt2 pythia-160m'"),
         ({"model": "gpt-2"}, "unknown model 'gpt-2': did you mean 'gpt2'"),
         ({"corpus": "wikitext"}, "unknown corpus 'wikitext'"),
         ({"paper": "wipp"}, "unknown paper 'wipp': did you mean 'whipp'"),
@@ -118,6 +115,7 @@ def states(tree: Path) -> dict[str, str]:
         ({"seed": str(2**32)}, "is no whole number from 0 to 4,294,967,295"),
         ({"at_once": "0"}, "at_once (JOBS) '0' is no whole number from 1"),
         ({"at_once": "two"}, "at_once (JOBS) 'two' is no whole number from 1"),
+        ({"gpus": "all"}, "gpus 'all' is no whole number from 0"),
     ],
 )
 def test_a_wrong_parameter_is_one_sentence(given, words):
@@ -146,6 +144,20 @@ def test_what_runs_in_which_order():
 def test_an_environment_gives_parameters():
     given = asked({"MODEL": "a b", "N": "01", "JOBS": "2", "SEED": "", "HOME": "/"})
     assert given == {"model": "a b", "number": "01", "at_once": "2"}
+    with pytest.raises(InputError, match="unknown option 'modle': did you mean 'MODEL'"):
+        asked({"NONLINEARITY_OPTIONS": "N modle"})
+    with pytest.raises(InputError, match="model is empty"):
+        plan(asked({"NONLINEARITY_OPTIONS": "MODEL VENV", "MODEL": ""}))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_every_parameter_refuses_what_is_hostile(variable, name):
+    if variable in ("MODEL", "CORPUS"):
+        name = name.replace("/", "-")  # owner/name may be anything on the hub
+    with pytest.raises(InputError) as error:
+        check_names(plan(asked({"PROFILE": "smoke", variable: name})))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
 def test_different_runs_never_share_a_folder(tmp_path):
@@ -273,14 +285,44 @@ def test_a_series_from_start_to_end(tree):
     assert third.stdout.startswith("3 reports with the profile smoke, 3 of them up to date")
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_value_is_refused_unread(tree, name):
+@pytest.mark.parametrize(
+    ("target", "name"), [(("report", "notebook")[k % 2], name) for k, name in enumerate(HOSTILE)]
+)
+def test_a_hostile_value_is_refused_unread(tree, target, name):
     """Whichever parameter holds it: make and the shell hand it on as it stands."""
-    names = ("PROFILE", "MODEL", "CORPUS", "SEED", "PAPER", "N", "JOBS")
-    for target in ("report", "notebook"):
-        refused = make(tree, target, **dict.fromkeys(names, name))
-        assert refused.returncode == 2 and f"unknown profile {name!r}" in refused.stderr, refused
-        assert not list(tree.rglob("pwned"))
+    refused = make(tree, target, **dict.fromkeys(VARIABLES, name))
+    assert refused.returncode == 2 and f"unknown profile {name!r}" in refused.stderr, refused
+    assert not list(tree.rglob("pwned"))
+
+
+def test_bad_input_is_found_before_the_first_job(tree):
+    for name, value, word in [
+        ("SEED", "abc", "seed 'abc'"),
+        ("SEED", "-1", "seed '-1'"),
+        ("JOBS", "0", "at_once (JOBS) '0'"),
+        ("MODEL", "nope", "unknown model 'nope'"),
+        ("MODEL", "", "model is empty"),
+        ("MODLE", "gpt2", "unknown option 'MODLE': did you mean 'MODEL'?"),
+    ]:
+        refused = make(tree, **{name: value})
+        said = [line for line in refused.stderr.splitlines() if not line.startswith("make: ***")]
+        assert refused.returncode == 2 and len(said) == 1 and said[0].startswith(word), refused
+    assert not (tree / "runs").exists() and not (tree / "ran").exists()
+
+
+def test_a_notebook_shows_one_line_of_bad_input(tmp_path):
+    """In itself and in the terminal; another error keeps its traceback."""
+    for stop, lines in (("InputError('corpus x is unknown.')", 1), ("ValueError('x')", 5)):
+        step = f"from lib.base import InputError\nraise {stop}"
+        nbformat.write(notebook("01", step), tmp_path / "01_stops.ipynb")
+        target = tmp_path / "out" / "01_stops.ipynb"
+        with pytest.raises(InputError) as error:
+            execute(tmp_path / "01_stops.ipynb", target, {"model": "m"}, lambda *_: None)
+        cells = nbformat.read(target.with_suffix(".part.ipynb"), as_version=4).cells
+        (shown,) = [o for c in cells for o in c.get("outputs", []) if o.output_type == "error"]
+        told = "\n".join(shown.traceback).splitlines()
+        assert (len(told) == 1) == (lines == 1) and "\n" not in str(error.value)
+    assert str(error.value) == "ValueError: x"
 
 
 def test_a_hostile_name_reaches_the_notebook_whole(tree):
@@ -292,28 +334,44 @@ def test_a_hostile_name_reaches_the_notebook_whole(tree):
     assert not list(tree.rglob("pwned"))
 
 
+MEASURE = """
+import time
+import numpy as np
+from lib.base import DATA, cache, whole
+@cache.cached
+def draw(k):
+    time.sleep(0.3)
+    return np.random.default_rng(k).normal(size=3)
+target = DATA / "results" / profile / model / f"{number}_asleep" / "drawn.csv"
+with whole(target) as part:
+    np.savetxt(part, [draw({"k": k}, k) for k in range(5)])
+"""
+
+
 def test_a_killed_series_goes_on_by_itself(tree):
     """SIGKILL of the driver alone, then of it and all it started, at random moments: nothing
-    lives on, nothing half-written has a final name, and the same command finishes."""
+    lives on, nothing half-written has a final name, the same command finishes, and the tables are
+    byte for byte those of a run that nobody killed."""
+    for number in ("01", "02"):
+        nbformat.write(notebook(number, MEASURE), tree / "notebooks" / f"{number}_asleep.ipynb")
     chance = random.Random(0)
     for kill_all in (False, True):
         killed = driver(tree)
-        time.sleep(chance.uniform(2, 7))
-        children = psutil.Process(killed.pid).children(recursive=True)
-        for process in [psutil.Process(killed.pid), *(children if kill_all else [])]:
-            if process.is_running():
-                process.kill()
-        killed.wait()
-        psutil.wait_procs(children, timeout=5)
-        assert not [p for p in children if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-        for path in (tree / "runs").rglob("[0-9]*.ipynb"):
-            if ".part." not in path.name:
-                assert nbformat.read(path, as_version=4).metadata.papermill.end_time
+        while killed.poll() is None and "running" not in states(tree).values():
+            time.sleep(0.1)
+        time.sleep(chance.uniform(0, 4))
+        kill(killed, kill_all)
+        assert not half_written(tree / "runs")
     done = driver(tree)
     out = done.communicate()[0]
     assert done.returncode == 0, out
     assert states(tree) == {"00": "done", "01": "done", "02": "done"}
     assert not list((tree / "runs").rglob("*.part.*")) + list((tree / "runs").rglob(".*.*"))
+    resumed = tables(tree)
+    for name in ("runs", "cache", "data/results"):
+        shutil.rmtree(tree / name)
+    assert driver(tree).wait() == 0
+    assert len(resumed) == 2 and not differences(tables(tree), resumed)
 
 
 def test_a_second_series_beside_a_live_one_is_refused(tree):
@@ -341,3 +399,12 @@ def test_snakemake_alone_runs_the_same_file(tree):
     assert "1 done" in index and "no run is on" in index
     wrong = subprocess.run([*command, "modle=x"], cwd=tree, capture_output=True, text=True)
     assert wrong.returncode and "unknown parameter 'modle'" in wrong.stderr.splitlines()[-1]
+
+
+def test_what_the_readme_gives_snakemake_is_a_series():
+    text = (ROOT / "README.md").read_text() + (ROOT / "Snakefile").read_text()
+    lines = re.findall(r"^[ #]+snakemake .* --config ((?:\w+=\S+ ?)+)", text, re.M)
+    series = [plan(dict(pair.split("=") for pair in line.split())) for line in lines]
+    assert {len(one.runs) for one in series} == {1, 2, 4, 9}
+    assert {one.gpus for one in series} == {0, 1}
+    assert printed()[3:5] == ["--executor", "slurm"]

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from lib.base import ROOT, InputError, Profile, get_profile, label, unknown
@@ -15,9 +16,22 @@ from lib.reports.digest import source_of
 
 NOTEBOOKS = ROOT / "notebooks"
 PAPERS = ("whipp", "balogh", "ikeda", "tapered", "badger")
-PARAMETERS = ("profile", "model", "corpus", "seed", "paper", "number", "at_once")
+PARAMETERS = ("profile", "model", "corpus", "seed", "paper", "number", "at_once", "gpus")
 """what `--config` of Snakemake takes; make has them in capitals, but N for number and JOBS for
-at_once"""
+at_once, and no gpus, which are for the nodes of a cluster"""
+
+
+# The same parameters as make has them, and what else may stand in its command line.
+VARIABLES = {
+    "PROFILE": "profile",
+    "MODEL": "model",
+    "CORPUS": "corpus",
+    "SEED": "seed",
+    "PAPER": "paper",
+    "N": "number",
+    "JOBS": "at_once",
+}
+OPTIONS = [*VARIABLES, "PYTHON", "VENV"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,8 @@ class Plan:
     """(model, seed) of each run's folder"""
     notebooks: tuple[str, ...]
     at_once: int
+    gpus: int = 0
+    """how many a report asks of a cluster's node; here PyTorch uses what it sees"""
 
     @property
     def home(self) -> Path:
@@ -50,6 +66,20 @@ class Plan:
     def tasks(self) -> list[Task]:
         """In the order in which they start: by notebook, the tour last."""
         return [Task(run, notebook) for notebook in self.notebooks for run in self.runs]
+
+
+def asked(environment: Mapping[str, str]) -> dict[str, str]:
+    """The parameters that make's environment sets. Raises InputError for an unknown name on its
+    command line, or an empty value there; an empty variable of the shell counts as none."""
+    named = environment.get("NONLINEARITY_OPTIONS", "").split()
+    for name in named:
+        if name not in OPTIONS:
+            raise unknown("option", name, OPTIONS)
+    return {
+        key: environment.get(name, "")
+        for name, key in VARIABLES.items()
+        if name in named or environment.get(name)
+    }
 
 
 def plan(given: Mapping[str, object]) -> Plan:
@@ -70,14 +100,25 @@ def plan(given: Mapping[str, object]) -> Plan:
     models = _several("model", texts.get("model", profile.subject))
     seeds = [_whole("seed", s, 0, 2**32 - 1) for s in _several("seed", texts.get("seed", "42"))]
     corpus = texts.get("corpus", profile.corpus)
+    runs: dict[str, tuple[str, int]] = {}
+    for model, seed in product(models, seeds):
+        run = label(profile, model, corpus, seed)
+        twin = next((name for name in runs if name.lower() == run.lower()), None)  # one on macOS
+        if twin:
+            raise InputError(
+                f"models {runs[twin][0]!r} and {model!r} would share the folder {run!r}: leave one "
+                "out, or rename it."
+            )
+        runs[run] = model, seed
     # Small models leave cores idle between operations: two at once take less time than one by one.
     usual = "2" if profile.name in ("smoke", "laptop") and (os.cpu_count() or 1) > 1 else "1"
     return Plan(
         profile,
         corpus,
-        {label(profile, m, corpus, s): (m, s) for m in models for s in seeds},
+        runs,
         tuple(chosen(texts.get("number"), texts.get("paper"))),
         _whole("at_once (JOBS)", texts.get("at_once", usual), 1, 1_000),
+        _whole("gpus", texts.get("gpus", "0"), 0, 64),
     )
 
 

@@ -21,6 +21,7 @@ from lib.base.errors import InputError, unknown
 from lib.base.paths import ROOT, sha256, whole
 from lib.reports.digest import code_digest
 from lib.reports.keep import keep
+from lib.reports.plan import asked
 from lib.reports.report import COMMITTING
 
 
@@ -162,6 +163,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("action", choices=["commit"])
     parser.add_argument("name", nargs="?", default="", help="first digits of a notebook's name")
+    asked(os.environ)  # make render n=01 would render them all
     for source in find(parser.parse_args(arguments).name):
         print(commit(source), flush=True)
 

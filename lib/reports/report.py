@@ -197,8 +197,8 @@ def start(
     report = Report(
         slug,
         chosen,
-        model or chosen.subject,
-        corpus or chosen.corpus,
+        chosen.subject if model is None else model,
+        chosen.corpus if corpus is None else corpus,
         seed,
         {name: value for name, value in options.items() if value is not None},
     )

@@ -22,22 +22,7 @@ from lib.reports import live
 from lib.reports.follow import Follower, bar, estimate
 from lib.reports.lock import only_one, sweep
 from lib.reports.one import DRIVEN, end_with_driver, execute
-from lib.reports.plan import NOTEBOOKS, Plan, Task, check_names, plan
-
-VARIABLES = {
-    "PROFILE": "profile",
-    "MODEL": "model",
-    "CORPUS": "corpus",
-    "SEED": "seed",
-    "PAPER": "paper",
-    "N": "number",
-    "JOBS": "at_once",
-}
-
-
-def asked(environment: dict[str, str]) -> dict[str, str]:
-    """The parameters of a series that an environment sets."""
-    return {key: environment[name] for name, key in VARIABLES.items() if environment.get(name)}
+from lib.reports.plan import NOTEBOOKS, Plan, Task, asked, check_names, plan
 
 
 def engine(arguments: list[str]) -> None:
