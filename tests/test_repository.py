@@ -1,5 +1,4 @@
-"""The files around the code: pins that agree, notebooks that are what was executed, published
-numbers that are the papers'."""
+"""The files around the code: pins that agree, notebooks that are what was executed."""
 
 import ast
 import json
@@ -16,10 +15,8 @@ import yaml
 import lib
 from lib.base import DATA, ROOT, TINY
 from lib.reports import render
-from lib.stats import claims
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PAPERS = sorted(set((DATA / "published").glob("*.csv")) - {DATA / "published" / "claims.csv"})
 
 
 def pins() -> dict[str, str]:
@@ -129,69 +126,6 @@ def test_the_digest_sees_code_and_nothing_else():
     assert render.code_digest(notebook) == before
     next(c for c in notebook.cells if c.cell_type == "code").source += "\n1"
     assert render.code_digest(notebook) != before
-
-
-@pytest.mark.parametrize("path", PAPERS, ids=lambda p: p.stem)
-def test_every_published_number_stands_in_its_source_line(path):
-    rows = pd.read_csv(path, keep_default_na=False, dtype=str)
-    assert list(rows) == [
-        "paper",
-        "table",
-        "subject",
-        "setting",
-        "metric",
-        "value",
-        "unit",
-        "source",
-    ]
-    assert (rows.paper == path.stem).all() and not rows.duplicated(
-        ["table", "subject", "setting", "metric"]
-    ).any()
-    for row in rows.itertuples():
-        # "15k", "285M" and "3 × 10⁷" print the significant digits of 15e3, 285000000 and 3e7.
-        # Doubled inline math ("0.9960.996")
-        # can glue two printings together, so a token may also begin or end with the number.
-        wanted = significant(f"{float(row.value):.10g}")
-        tokens = [
-            significant(t)
-            for t in re.findall(
-                r"\d[\d.]*", re.sub(r"(?<=\d)[\s,\u2009\u00a0\u21e5](?=[\d.])", "", row.source)
-            )
-        ]
-        tokens += [significant(t) for t in re.findall(r"\d+\.?\d*", row.source.replace(". ", "."))]
-        assert any(t == wanted or t.startswith(wanted) or t.endswith(wanted) for t in tokens), row
-
-
-def significant(number: str) -> str:
-    """Significant digits of a printed number: 0.0120 and 12e5 both give 12."""
-    return number.split("e")[0].replace(".", "").strip("-0")
-
-
-@pytest.mark.parametrize(
-    ("paper", "subject", "metric", "where", "value"),
-    [
-        ("whipp", "gpt2", "r2_lin", {"table": "Figure 2", "block": 2}, 0.996),
-        ("whipp", "pythia-160m", "r2_lin", {"table": "Figure 2", "block": 11}, 0.99),
-        ("whipp", "llama-160m", "r2_lin", {"table": "Figure 2", "block": 5}, 0.37),
-        ("whipp", "gpt2", "params", {"table": "Table 2", "block": 1, "candidate": "poly"}, 628224),
-        ("whipp", "gpt2", "condition_number_approx", {"table": "§5.1"}, 3e7),
-        ("balogh", "gpt2-medium", "ppl", {"table": "Abstract"}, 19.00),
-        ("balogh", "gpt2-medium", "ppl", {"table": "Table 10"}, 24.79),
-    ],
-)
-def test_a_sample_of_published_numbers_read_again(paper, subject, metric, where, value):
-    rows = claims.published(paper, where["table"], metric, subject)
-    for column, wanted in where.items():
-        rows = rows[(rows[column] == wanted).fillna(False)]
-    assert value in rows.value.tolist()
-
-
-def test_the_published_profiles_are_whole():
-    profiles = claims.published("whipp", table="Figure 2", metric="r2_lin")
-    assert (
-        profiles.groupby("subject").block.apply(list).map(lambda b: b == list(range(12))).all()
-        and len(profiles) == 36
-    )
 
 
 @pytest.mark.parametrize("name", TINY)

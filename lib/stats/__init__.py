@@ -1,6 +1,5 @@
 """Intervals, correlations, shares of variance, and the verdicts that follow from them."""
 
-from lib.stats.claims import published
 from lib.stats.controls import control_passes, settled
 from lib.stats.folds import (
     jackknifed,
@@ -29,6 +28,7 @@ from lib.stats.joint import (
 )
 from lib.stats.ledger import claim_row, same_setting
 from lib.stats.pairs import concordant_pairs, kendall_within, share_over, top_overlap
+from lib.stats.published import half_unit, published
 from lib.stats.rank import RankResult, rank_correlation
 from lib.stats.ratios import absolute, influence, jackknife
 from lib.stats.rules import guarded
@@ -57,6 +57,7 @@ __all__ = [
     "crossed",
     "fold_mean",
     "guarded",
+    "half_unit",
     "influence",
     "jackknife",
     "jackknifed",

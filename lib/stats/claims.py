@@ -8,6 +8,7 @@ from lib.base.errors import InputError
 from lib.base.names import RANDOM
 from lib.base.paths import DATA
 from lib.stats.ledger import COLUMNS, IMPORTANCE, VERDICTS, ledger, threshold_in_words
+from lib.stats.published import published as published  # notebooks call claims.published
 
 RUN = ("profile", "model", "corpus", "seed", "options")
 JUDGED = ("id", "verdict", "here", "note", *COLUMNS[1:], *RUN)
@@ -17,36 +18,6 @@ SCORECARD = (
     *("null_verdict", "note", "rule", "amended", "question", *RUN, "run", "notebook"),
 )
 """columns of the scorecard"""
-
-
-def published(
-    paper: str, table: str | None = None, metric: str | None = None, subject: str | None = None
-) -> pd.DataFrame:
-    """Rows of data/published/<paper>.csv with `setting` spread into columns (block, candidate, …;
-    missing where absent).
-
-    Raises InputError for an unknown paper, or if nothing fits.
-    """
-    path = DATA / "published" / f"{paper}.csv"
-    if not path.exists():
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.csv")))
-        raise InputError(f"no published numbers for {paper!r}: known are {known}.")
-    rows = pd.read_csv(path, keep_default_na=False)
-    for column, wanted in {"table": table, "metric": metric, "subject": subject}.items():
-        rows = rows if wanted is None else rows[rows[column] == wanted]
-    if rows.empty:
-        raise InputError(
-            f"no published number of {paper} has table={table!r}, metric={metric!r}, "
-            f"subject={subject!r}."
-        )
-    settings = pd.DataFrame(
-        [dict(part.split("=", 1) for part in s.split(";") if "=" in part) for s in rows["setting"]],
-        index=rows.index,
-    )
-    found = pd.concat([rows.drop(columns="setting"), settings], axis=1)
-    if "block" in found:
-        found["block"] = pd.to_numeric(found["block"], errors="coerce").astype("Int64")
-    return found.reset_index(drop=True)
 
 
 def collate() -> pd.DataFrame:

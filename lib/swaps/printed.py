@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from lib.stats.claims import published
 from lib.stats.intervals import Interval, clustered
 from lib.stats.ledger import rows_of
+from lib.stats.published import published
 from lib.swaps.costs import as_perplexity
 
 NAMES = {"gpt2": "gpt2", "llama-160m": "llama", "pythia-160m": "pythia"}
@@ -46,7 +46,7 @@ def printed_table4(pair: Sequence[int]) -> pd.DataFrame:
 
 def base_perplexities() -> pd.Series:
     """The base perplexities that §5.6 prints, by subject."""
-    return published("whipp", table="§5.6", metric="base_ppl").set_index("subject").value
+    return published("whipp", table="§5.6", metric="ppl").set_index("subject").value
 
 
 def printed_claims(
