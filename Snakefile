@@ -46,11 +46,17 @@ NODE = {
 CORES, MEMORY, MINUTES = NODE[PLAN.profile.name]
 
 
-def threads(wildcards):
-    """On this machine a report has all cores, unless several are to run at once."""
-    if workflow.remote_exec or workflow.non_local_exec:
-        return CORES
-    return max(1, workflow.cores // PLAN.at_once)
+def threads(name):
+    """On this machine a report has all cores, unless several are to run at once; the first one
+    always has them, so that there is soon something to read."""
+
+    def of_report(wildcards):
+        if workflow.remote_exec or workflow.non_local_exec:
+            return CORES
+        first = name == PLAN.notebooks[0] and len(PLAN.runs) == 1
+        return workflow.cores if first else max(1, workflow.cores // PLAN.at_once)
+
+    return of_report
 
 
 # libgomp's idle threads spin, which is quick on a machine of one's own and many times slower on a
@@ -118,7 +124,7 @@ for name in PLAN.notebooks:
             corpus=PLAN.corpus,
         priority: ORDER[name]
         # Snakemake hands threads on as OMP_NUM_THREADS.
-        threads: threads
+        threads: threads(name)
         resources:
             mem_mb=MEMORY,
             runtime=MINUTES,
