@@ -1,0 +1,94 @@
+"""Figures of linear and nearly linear language models (Badger)."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+
+from lib.base.style import COLOURS, MARKERS, SUBJECT
+from lib.models.mixers import KINDS
+from lib.stats.intervals import mean_interval
+
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+
+
+def widths_figure(runs) -> plt.Figure:
+    """Test loss at the end of training by hidden dimension, by parameters and by FLOPs a token: a
+    line a model, mean over seeds with its 95% t-interval; stacked variants are single points.
+
+    runs: the table of `lib.training.mixers.sweep`.
+    """
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), sharey=True)
+    looks = dict(zip(KINDS, (SUBJECT, *COLOURS), strict=False))
+    shown = list(dict.fromkeys(runs.model))
+    for ax, by in zip(axes, ("width", "parameters", "flops"), strict=True):
+        for k, model in enumerate(shown):
+            rows = runs[runs.model == model]
+            table = rows.pivot(index="seed", columns=by, values="loss")
+            found = mean_interval(table)
+            many, kind = table.shape[1] > 1, rows.kind.iloc[0]
+            half = (found.high - found["mean"]).where(lambda h: h < 1, 0)
+            ax.errorbar(
+                found.index,
+                found["mean"],
+                half,
+                color=looks[kind],
+                marker=MARKERS[k % len(MARKERS)],
+                ls=LINES[list(KINDS).index(kind)] if many else "none",
+                mfc=looks[kind] if many else "white",
+                capsize=2,
+                lw=1.4,
+                label=model,
+            )
+        ax.set_xscale("log", base=2 if by == "width" else 10)
+    axes[0].axvline(runs.vocab.iloc[0], color="#888888", lw=1, ls=":")
+    axes[0].annotate(
+        "m = |t|",
+        (runs.vocab.iloc[0], 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, -10),
+        textcoords="offset points",
+        fontsize=9,
+    )
+    axes[0].xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:,.0f}"))
+    axes[0].set(xlabel="hidden dimension m", ylabel="test loss (nats per token)")
+    axes[1].set(xlabel="parameters")
+    axes[2].set(xlabel="FLOPs a token, forward")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9
+    )
+    return figure
+
+
+def differences_figure(groups) -> plt.Figure:
+    """Differences of loss with their joint 95% intervals, a panel a group, and the margin of
+    equivalence as a band.
+
+    groups: {title: {what: Interval}}.
+    """
+    heights = [max(1, len(units)) for units in groups.values()]
+    figure, axes = plt.subplots(
+        len(groups),
+        1,
+        figsize=(8, 0.8 + 0.42 * sum(heights) + 0.35 * len(groups)),
+        sharex=True,
+        squeeze=False,
+        gridspec_kw={"height_ratios": heights},
+    )
+    for ax, (title, units) in zip(axes[:, 0], groups.items(), strict=True):
+        ax.axvspan(-0.04, 0.04, color="#E4E4E4", lw=0)
+        ax.axvline(0, color="#888888", lw=1)
+        for y, (what, found) in enumerate(reversed(units.items())):
+            if found.low < found.high:
+                ax.plot([found.low, found.high], [y, y], color=COLOURS[0], lw=2)
+            ax.plot(found.value, y, marker="o", color=COLOURS[0])
+            ax.annotate(
+                f"{found.value:+.3f}".replace("-", "−"),
+                (1.01, y),
+                xycoords=("axes fraction", "data"),
+                va="center",
+                fontsize=9,
+            )
+        ax.set_yticks(range(len(units)), list(reversed(units)), fontsize=9)
+        ax.set_ylim(-0.6, len(units) - 0.4)
+        ax.set_title(title, fontsize=10)
+    axes[-1, 0].set_xlabel("difference of test loss (nats per token)")
+    return figure
