@@ -61,11 +61,11 @@ class Profile:
     """tokens of the vocabulary of their widths' comparison (Badger: 4,096)"""
     mixer_context: int = 64
     """positions of a mixing matrix, and tokens of a window"""
-    mixer_steps: int = 360
+    mixer_steps: int = 300
     """training steps of each, in three thirds that stand for Badger's three epochs"""
     mixer_windows: int = 8
     """windows in each of these steps"""
-    mixer_rates: tuple[float, ...] = (1e-2, 3e-2, 1e-1)
+    mixer_rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2, 1e-1)
     """learning rates that each width of each linear and nearly linear model is tried at"""
     layer_rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
     """those of the one-layer mixer and the one-layer Llama"""

@@ -1,21 +1,28 @@
 """A language model as a Subject: uniform blocks whatever the architecture, and hooks that
-record, swap and resume."""
+record, swap and resume; masked mixers, linear and not."""
 
 from lib.models.blocks import Block
 from lib.models.companions import companions
+from lib.models.composed import Composed, compose
 from lib.models.hooks import capture, forward_body, get_block, record, resume, swap
+from lib.models.mixers import KINDS, Mixer, build_mixer
 from lib.models.null import draw
 from lib.models.subjects import EMBEDDED, PRESETS, Subject, as_subject, check_subject, load_subject
 
 __all__ = [
     "EMBEDDED",
+    "KINDS",
     "PRESETS",
     "Block",
+    "Composed",
+    "Mixer",
     "Subject",
     "as_subject",
+    "build_mixer",
     "capture",
     "check_subject",
     "companions",
+    "compose",
     "draw",
     "forward_body",
     "get_block",

@@ -1,6 +1,7 @@
 """Text by name, verified once and kept, and the token windows it is cut into."""
 
 from lib.texts.assets import ASSETS, Asset, fetch
+from lib.texts.bpe import byte_bpe, token_bytes
 from lib.texts.corpora import Corpus, check_corpus, load_corpus
 from lib.texts.windows import Windows, cut_windows
 
@@ -9,8 +10,10 @@ __all__ = [
     "Asset",
     "Corpus",
     "Windows",
+    "byte_bpe",
     "check_corpus",
     "cut_windows",
     "fetch",
     "load_corpus",
+    "token_bytes",
 ]

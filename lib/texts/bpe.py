@@ -24,8 +24,8 @@ def byte_bpe(
 
     if not isinstance(vocab_size, int) or vocab_size < BYTES:
         raise InputError(
-            f"a vocabulary of {vocab_size!r} tokens cannot write every text: a byte-level tokenizer "
-            f"needs at least the {BYTES} bytes."
+            f"a vocabulary of {vocab_size!r} tokens cannot write every text: give a byte-level "
+            f"tokenizer at least the {BYTES} bytes."
         )
     documents = list(documents)
     key = {"documents": digest(documents), "vocab_size": vocab_size}

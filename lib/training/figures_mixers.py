@@ -76,7 +76,7 @@ def differences_figure(groups) -> plt.Figure:
     for ax, (title, units) in zip(axes[:, 0], groups.items(), strict=True):
         ax.axvspan(-0.04, 0.04, color="#E4E4E4", lw=0)
         ax.axvline(0, color="#888888", lw=1)
-        for y, (what, found) in enumerate(reversed(units.items())):
+        for y, found in enumerate(reversed(units.values())):
             if found.low < found.high:
                 ax.plot([found.low, found.high], [y, y], color=COLOURS[0], lw=2)
             ax.plot(found.value, y, marker="o", color=COLOURS[0])

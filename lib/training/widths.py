@@ -23,6 +23,13 @@ KIND_OF = {
 """the page's models: our kind, and their word in the ids of the ledger"""
 
 
+def frequency_loss(train: np.ndarray, test: np.ndarray, vocab: int) -> float:
+    """Mean loss in nats of the predicted tokens of `test` windows [n, seq_len] by the frequencies
+    of tokens in `train` (one added to each): what a model that looks at nothing reaches."""
+    counts = np.bincount(train.ravel(), minlength=vocab) + 1.0
+    return float(-np.log(counts / counts.sum())[test[:, 1:]].mean())
+
+
 def losses(runs: pd.DataFrame, kind: str = "linear", column: str = "loss") -> pd.DataFrame:
     """Losses [seed, width] of an unstacked model."""
     plain = runs[(runs.kind == kind) & (runs.modules == 1) & (runs.maps == 1)]
