@@ -3,10 +3,11 @@ record, swap and resume; masked mixers, linear and not."""
 
 from lib.models.blocks import Block
 from lib.models.companions import companions
-from lib.models.composed import Composed, compose
+from lib.models.composed import Composed, compose, count_next, identities, sum_depth
 from lib.models.hooks import capture, forward_body, get_block, record, resume, swap
 from lib.models.mixers import KINDS, Mixer, build_mixer
 from lib.models.null import draw
+from lib.models.rollout import agreement
 from lib.models.subjects import EMBEDDED, PRESETS, Subject, as_subject, check_subject, load_subject
 
 __all__ = [
@@ -17,17 +18,21 @@ __all__ = [
     "Composed",
     "Mixer",
     "Subject",
+    "agreement",
     "as_subject",
     "build_mixer",
     "capture",
     "check_subject",
     "companions",
     "compose",
+    "count_next",
     "draw",
     "forward_body",
     "get_block",
+    "identities",
     "load_subject",
     "record",
     "resume",
+    "sum_depth",
     "swap",
 ]

@@ -75,3 +75,35 @@ def compose(model: MixerLM) -> Composed:
     for linear in (*model.maps, *([] if model.head is None else [model.head])):
         q = double(linear.weight) @ q
     return Composed(mixing, q)
+
+
+def identities(composed: Composed, rng: np.random.Generator) -> dict[str, float]:
+    """Largest relative deviation, in float64, of what linear algebra says is equal: `product`, a
+    chain of matrices applied in turn and at once, of the page's sizes (8 by 2, 2 by 8) and of
+    random ones; `scaling`, tokens scaled before and after the matrices."""
+    product = []
+    for small, large in ((2, 8), *rng.integers(2, 60, size=(5, 2))):
+        w, h, x = (rng.standard_normal(s) for s in ((large, small), (small, large), (small, 9)))
+        product.append(_apart(h @ (w @ x), (h @ w) @ x))
+    c, t = rng.standard_normal(5), rng.integers(composed.vocab, size=5)
+    after = sum(scale * composed.q[:, token] for scale, token in zip(c, t, strict=True))
+    a = np.zeros(composed.vocab)
+    np.add.at(a, t, c)
+    return {"product": max(product), "scaling": _apart(after, composed.q @ a)}
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.linalg.norm(a - b) / np.linalg.norm(a))
+
+
+def count_next(composed: Composed, tokens) -> tuple[int, int]:
+    """Operations of `next_logits`: additions into a, and multiplications of Q a."""
+    return len(tokens), composed.q.size
+
+
+def sum_depth(n: int) -> int:
+    """Depth of a tree of additions of n terms."""
+    depth = 0
+    while n > 1:
+        n, depth = (n + 1) // 2, depth + 1
+    return depth

@@ -142,7 +142,10 @@ class MixerLM(nn.Module):
 
     def forward(self, tokens: torch.Tensor, use_cache: bool = False) -> CausalLMOutput:
         """`use_cache` is there for the training loop, and nothing is cached."""
-        x = self.table(tokens)  # [batch, n, m]
+        return CausalLMOutput(logits=self.body(self.table(tokens)))
+
+    def body(self, x: torch.Tensor) -> torch.Tensor:
+        """All after the table: x [batch, n, m] → logits [batch, n, |t|]."""
         first, *more = self.mixing
         match self.spec.kind:
             case "relu":
@@ -157,7 +160,7 @@ class MixerLM(nn.Module):
                     x = mixing(x)
                 for linear in self.maps:  # they act on channels, and mixing on positions
                     x = linear(x)
-        return CausalLMOutput(logits=x if self.head is None else self.head(x))
+        return x if self.head is None else self.head(x)
 
 
 def build_mixer(spec: Mixer, seed: int) -> nn.Module:

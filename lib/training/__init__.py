@@ -28,6 +28,7 @@ from lib.training.repeats import (
     untrained_range,
     wide,
 )
+from lib.training.widths import agreement_by_token
 
 __all__ = [
     "FAMILIES",
@@ -35,6 +36,7 @@ __all__ = [
     "Splits",
     "TrainingRun",
     "across_less_within",
+    "agreement_by_token",
     "between_bounds",
     "blocks_of",
     "build",

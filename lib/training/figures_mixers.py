@@ -92,3 +92,47 @@ def differences_figure(groups) -> plt.Figure:
         ax.set_title(title, fontsize=10)
     axes[-1, 0].set_xlabel("difference of test loss (nats per token)")
     return figure
+
+
+def rollout_figure(costs, agreement) -> plt.Figure:
+    """What n vectors of a linear rollout cost, counted, and how long its text is the decoded one.
+
+    costs: columns n, rounds, and multiplications of one_by_one, powers, doubling. agreement:
+    columns position (1 the first new token), mean, low, high.
+    """
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4.2))
+    ways = {"one_by_one": "one by one", "powers": "powers of Q", "doubling": "parallel (doubling)"}
+    for k, (way, label) in enumerate(ways.items()):
+        look = {"color": COLOURS[k], "marker": MARKERS[k], "ls": LINES[k], "label": label}
+        axes[0].plot(costs.n, costs[way], **look)
+    axes[0].set(xlabel="vectors n", ylabel="multiplications", title="work")
+    axes[0].set_yscale("log")
+    axes[1].plot(costs.n, costs.n, color=COLOURS[0], marker=MARKERS[0], label="one by one")
+    axes[1].plot(
+        costs.n, costs.rounds, color=COLOURS[2], marker=MARKERS[2], ls=LINES[2], label="parallel"
+    )
+    axes[1].set(xlabel="vectors n", ylabel="rounds, one after another", title="rounds")
+    for ax in axes[:2]:
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:,.0f}"))
+        ax.legend(fontsize=9)
+    axes[2].fill_between(
+        agreement.position, agreement.low, agreement.high, color=COLOURS[0], alpha=0.2, lw=0
+    )
+    axes[2].plot(agreement.position, agreement["mean"], color=COLOURS[0], marker="o", ms=3)
+    axes[2].set(xlabel="new token", ylabel="share that agree", title="text", ylim=(-0.03, 1.03))
+    return figure
+
+
+def memory_figure(memory) -> plt.Figure:
+    """Entries of Q over those of W and H by m / |t|. memory: columns share, ratio."""
+    figure, ax = plt.subplots(figsize=(6, 3.4))
+    ax.plot(memory.share, memory.ratio, color=COLOURS[0], marker="o")
+    ax.axhline(1, color="#888888", lw=1)
+    ax.axvline(0.5, color="#888888", lw=1, ls=":")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+    ax.set(xlabel="m / |t|", ylabel="entries of Q / (W and H)")
+    return figure

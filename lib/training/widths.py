@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lib.stats.claims import published
-from lib.stats.intervals import Interval
+from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import jointly, over_seeds
 
 KIND_OF = {
@@ -169,3 +169,12 @@ def attested_by_seed(
         shares = [attested(map(decode, text), known) for text in rows.text]
         found[kind] = [share / held_out for share in shares]
     return found
+
+
+def agreement_by_token(agree: np.ndarray, documents: np.ndarray) -> pd.DataFrame:
+    """Share that agree by position after the prompt (from 1), of [prompts, n], with intervals over
+    documents: columns position, mean, low, high."""
+    found = [clustered(column, documents) for column in agree.T]
+    rows = [(k, i.value, i.low, i.high) for k, i in enumerate(found, start=1)]
+    table = pd.DataFrame(rows, columns=["position", "mean", "low", "high"])
+    return table.assign(low=table.low.clip(lower=0), high=table.high.clip(upper=1))
