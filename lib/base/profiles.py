@@ -79,6 +79,12 @@ class Profile:
     """tokens on which a learning rate is chosen, and as many on which the loss is read"""
     vocabularies: tuple[int, ...] = (256, 512, 1_024, 2_048)
     """vocabularies of the bits per byte (Badger's are on a figure alone)"""
+    bits_steps: int = 240
+    """training steps of each model whose bits per byte are counted"""
+    bits_rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
+    """learning rates that each of them is tried at"""
+    bits_documents: int = 12
+    """documents on which a rate is chosen, and as many on which bits are counted"""
 
 
 STUDY = Profile("study")
@@ -116,6 +122,9 @@ PROFILES = {
         layer_widths=(0.25, 0.5),
         mixer_eval_tokens=1_024,
         vocabularies=(256, 320, 384),
+        bits_steps=6,
+        bits_rates=(1e-2, 3e-2),
+        bits_documents=2,
     ),
     "laptop": replace(
         STUDY,
@@ -143,6 +152,9 @@ PROFILES = {
         nearly_widths=(0.25, 0.5),
         mixer_eval_tokens=4_096,
         vocabularies=(256, 512, 1_024),
+        bits_steps=120,
+        bits_rates=(1e-2, 3e-2),
+        bits_documents=6,
     ),
     "study": STUDY,
     "paper": replace(
@@ -174,6 +186,9 @@ PROFILES = {
         layer_widths=(1, 2),
         mixer_eval_tokens=245_760,
         vocabularies=(256, 512, 1_024, 2_048, 4_096, 8_192),
+        bits_steps=30_000,
+        bits_rates=(3e-4, 1e-3, 3e-3, 1e-2),
+        bits_documents=1_000,
     ),
 }
 

@@ -112,6 +112,8 @@ def rollout_figure(costs, agreement) -> plt.Figure:
         costs.n, costs.rounds, color=COLOURS[2], marker=MARKERS[2], ls=LINES[2], label="parallel"
     )
     axes[1].set(xlabel="vectors n", ylabel="rounds, one after another", title="rounds")
+    axes[1].set_yscale("log", base=2)
+    axes[1].yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:,.0f}"))
     for ax in axes[:2]:
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:,.0f}"))
@@ -135,4 +137,30 @@ def memory_figure(memory) -> plt.Figure:
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
     ax.set(xlabel="m / |t|", ylabel="entries of Q / (W and H)")
+    return figure
+
+
+def bits_figure(bits, beside) -> plt.Figure:
+    """Bits per byte by vocabulary, a panel a way to fix the context: linear mixers (mean over seeds
+    with 95% t-interval) and n-gram models; compressors as lines across.
+
+    bits: columns fixed, model, vocab, seed, bits_per_byte. beside: {name: bits per byte}.
+    """
+    ways = list(bits.fixed.unique())
+    figure, axes = plt.subplots(1, len(ways), figsize=(5.6 * len(ways), 4.6), sharey=True)
+    for ax, fixed in zip(axes, ways, strict=True):
+        for k, (model, rows) in enumerate(bits[bits.fixed == fixed].groupby("model", sort=False)):
+            found = mean_interval(rows.pivot(index="seed", columns="vocab", values="bits_per_byte"))
+            look = {"color": (SUBJECT, *COLOURS)[k], "marker": MARKERS[k], "ls": LINES[k]}
+            half = (found.high - found["mean"]).where(lambda h: h < 1, 0)
+            ax.errorbar(found.index, found["mean"], half, capsize=2, label=model, **look)
+        for k, (name, value) in enumerate(beside.items()):
+            ax.axhline(value, color="#888888", lw=1, ls=LINES[k % len(LINES)], label=name)
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:,.0f}"))
+        ax.set(xlabel="vocabulary |t| (d_m = |t|)", title=f"context fixed in {fixed}")
+    axes[0].set_ylabel("bits per byte")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9
+    )
     return figure
