@@ -55,6 +55,36 @@ class Profile:
     """windows in each of these steps"""
     held_out_tokens: int = 4_096
     """tokens on which the loss of such a model is measured"""
+    simple_corpus: str = "king-james"
+    """the simplest text at hand, for the linear language models (Badger: TinyStories)"""
+    mixer_vocab: int = 512
+    """tokens of the vocabulary of their widths' comparison (Badger: 4,096)"""
+    mixer_context: int = 64
+    """positions of a mixing matrix, and tokens of a window"""
+    mixer_steps: int = 300
+    """training steps of each, in three thirds that stand for Badger's three epochs"""
+    mixer_windows: int = 8
+    """windows in each of these steps"""
+    mixer_rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2, 1e-1)
+    """learning rates that each width of each linear and nearly linear model is tried at"""
+    layer_rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
+    """those of the one-layer mixer and the one-layer Llama"""
+    mixer_widths: tuple[float, ...] = (0.125, 0.25, 0.5, 1, 4, 8)
+    """hidden dimensions of the linear mixer, in units of the vocabulary"""
+    nearly_widths: tuple[float, ...] = (0.25, 0.5, 1)
+    """those of the nearly linear models"""
+    layer_widths: tuple[float, ...] = (0.25, 0.5)
+    """those of the one-layer mixer and the one-layer Llama"""
+    mixer_eval_tokens: int = 8_192
+    """tokens on which a learning rate is chosen, and as many on which the loss is read"""
+    vocabularies: tuple[int, ...] = (256, 512, 1_024, 2_048)
+    """vocabularies of the bits per byte (Badger's are on a figure alone)"""
+    bits_steps: int = 240
+    """training steps of each model whose bits per byte are counted"""
+    bits_rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2)
+    """learning rates that each of them is tried at"""
+    bits_documents: int = 12
+    """documents on which a rate is chosen, and as many on which bits are counted"""
 
 
 STUDY = Profile("study")
@@ -81,6 +111,20 @@ PROFILES = {
         heal_steps=3,
         training_steps=8,
         held_out_tokens=512,
+        simple_corpus="wikipedia-sample",
+        mixer_vocab=256,
+        mixer_context=16,
+        mixer_steps=6,
+        mixer_rates=(3e-2, 1e-1),
+        layer_rates=(1e-2, 3e-2),
+        mixer_widths=(0.25, 1, 4, 8),
+        nearly_widths=(0.25, 0.5),
+        layer_widths=(0.25, 0.5),
+        mixer_eval_tokens=1_024,
+        vocabularies=(256, 320, 384),
+        bits_steps=6,
+        bits_rates=(1e-2, 3e-2),
+        bits_documents=2,
     ),
     "laptop": replace(
         STUDY,
@@ -101,6 +145,16 @@ PROFILES = {
         heal_steps=8,
         training_steps=24,
         held_out_tokens=512,
+        mixer_steps=120,
+        mixer_rates=(3e-2, 1e-1),
+        layer_rates=(1e-2, 3e-2),
+        mixer_widths=(0.25, 0.5, 1, 4, 8),
+        nearly_widths=(0.25, 0.5),
+        mixer_eval_tokens=4_096,
+        vocabularies=(256, 512, 1_024),
+        bits_steps=120,
+        bits_rates=(1e-2, 3e-2),
+        bits_documents=6,
     ),
     "study": STUDY,
     "paper": replace(
@@ -121,6 +175,20 @@ PROFILES = {
         heal_windows=8,
         training_steps=1_500,
         training_windows=16,
+        simple_corpus="tinystories",
+        mixer_vocab=4_096,
+        mixer_context=512,
+        mixer_steps=30_000,
+        mixer_windows=32,
+        mixer_rates=(3e-4, 1e-3, 3e-3, 1e-2),
+        layer_rates=(1e-4, 3e-4, 1e-3, 3e-3),
+        nearly_widths=(1, 2, 4),
+        layer_widths=(1, 2),
+        mixer_eval_tokens=245_760,
+        vocabularies=(256, 512, 1_024, 2_048, 4_096, 8_192),
+        bits_steps=30_000,
+        bits_rates=(3e-4, 1e-3, 3e-3, 1e-2),
+        bits_documents=1_000,
     ),
 }
 

@@ -59,6 +59,13 @@ class Report:
         )
         return DATA / "results" / self.profile.name / run / self.slug
 
+    @property
+    def simple_corpus(self) -> str:
+        """The text of the linear language models: the profile's simplest, unless the reader
+        names a corpus."""
+        usual = self.corpus == self.profile.corpus
+        return self.profile.simple_corpus if usual else self.corpus
+
     def windows(
         self,
         documents: Sequence[str],

@@ -1,16 +1,22 @@
 """Text by name, verified once and kept, and the token windows it is cut into."""
 
 from lib.texts.assets import ASSETS, Asset, fetch
+from lib.texts.bpe import byte_bpe, token_bytes
 from lib.texts.corpora import Corpus, check_corpus, load_corpus
+from lib.texts.ngram import NGram, count_ngrams
 from lib.texts.windows import Windows, cut_windows
 
 __all__ = [
     "ASSETS",
     "Asset",
     "Corpus",
+    "NGram",
     "Windows",
+    "byte_bpe",
     "check_corpus",
+    "count_ngrams",
     "cut_windows",
     "fetch",
     "load_corpus",
+    "token_bytes",
 ]

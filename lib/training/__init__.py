@@ -1,5 +1,5 @@
 """Small decoders trained on the spot, and how their recoverability develops along training
-(Whipp §5.2)."""
+(Whipp §5.2); linear and nearly linear language models by width (Badger)."""
 
 from lib.training.across import (
     blocks_of,
@@ -12,6 +12,7 @@ from lib.training.apart import across_less_within, gap, kind_less_others, leads,
 from lib.training.development import develop, untrained
 from lib.training.drawn import initial_scores, rank_with_drawn, same_inputs
 from lib.training.loop import FAMILIES, TrainingRun, build, make_fixture, train, train_tokenizer
+from lib.training.mixers import PROMPTS, Splits, sweep, train_one, window_losses
 from lib.training.repeats import (
     between_bounds,
     change,
@@ -27,11 +28,15 @@ from lib.training.repeats import (
     untrained_range,
     wide,
 )
+from lib.training.widths import agreement_by_token
 
 __all__ = [
     "FAMILIES",
+    "PROMPTS",
+    "Splits",
     "TrainingRun",
     "across_less_within",
+    "agreement_by_token",
     "between_bounds",
     "blocks_of",
     "build",
@@ -56,11 +61,14 @@ __all__ = [
     "seed_ratio",
     "settling",
     "share_above",
+    "sweep",
     "text_effect",
     "train",
+    "train_one",
     "train_tokenizer",
     "unshared",
     "untrained",
     "untrained_range",
     "wide",
+    "window_losses",
 ]
