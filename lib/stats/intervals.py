@@ -121,7 +121,7 @@ def clustered(values, clusters, level: float = 0.95) -> Interval:
     For windows the clusters are documents: neighbours in one article are no independent draws. The
     bounds are nan, which decides nothing, with fewer than two clusters.
     """
-    mean = float(np.mean(values))
+    mean = float(np.mean(np.asarray(values, float)))
     variance, degrees = cluster_variance(values, clusters)
     if not degrees:
         return Interval(mean, np.nan, np.nan)
