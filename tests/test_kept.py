@@ -167,7 +167,9 @@ def test_a_damaged_corpus_is_refused_or_reads_the_same(tmp_path, monkeypatch):
     assert refused >= 25
 
 
-def test_what_cannot_be_written_is_said_in_one_sentence(tmp_path):
+def test_what_cannot_be_written_is_said_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "CACHE", tmp_path)
+
     def full(part):
         part.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -186,7 +188,13 @@ def test_what_cannot_be_written_is_said_in_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="could not be written into"):
         kept(tmp_path / "file" / "model", Path.exists, write)
-    assert not (tmp_path / "model").exists()
+    table = tmp_path / "runs" / "table.csv"
+    said = r"table.csv could not be written into .*No space left"
+    with pytest.raises(InputError, match=said), whole(table) as part:
+        full(part)
+    with pytest.raises(FileNotFoundError), whole(table):
+        (tmp_path / "the body's own").read_text()
+    assert not (tmp_path / "model").exists() and not list((tmp_path / "runs").iterdir())
 
 
 def as_another_user(work):

@@ -150,6 +150,16 @@ def test_nothing_of_this_machine_is_committed():
             assert str(Path.home()) + "/" not in path.read_text() or str(Path.home()) == "/", name
 
 
+def test_no_table_and_no_verdict_holds_the_clock():
+    """A run's seconds stand in its provenance alone, or no second run would give the same bytes."""
+    clock = re.compile(r"(^|_)(seconds?|minutes?|time|took|wall|elapsed|faster|slower|clock)$")
+    tables = list((DATA / "results").glob("study/*/*/*.csv"))
+    columns = {(p.name, c) for p in tables for c in pd.read_csv(p, nrows=0)}
+    assert len(tables) > 40 and not [c for c in columns if clock.search(c[1])]
+    ledger = pd.read_csv(DATA / "published" / "claims.csv", keep_default_na=False)
+    assert not ledger.statistic.str.contains(r"\b(?:seconds|minutes|wall|clock)\b").any()
+
+
 def test_the_readme_names_every_notebook():
     readme = (ROOT / "README.md").read_text()
     for path in NOTEBOOKS:

@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from lib.base.errors import InputError
-from lib.base.paths import sha256, whole
+from lib.base.paths import sha256, unwritable, whole
 
 MANIFEST = "MANIFEST.json"
 
@@ -34,12 +34,7 @@ def kept(target: Path, holds: Callable[[Path], bool], make: Callable[[Path], Non
         # Libraries written in Rust raise kinds of their own, with the system's words in them.
         if not isinstance(error, OSError) and "(os error " not in str(error):
             raise
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"{target.name} could not be written into {target.parent} ({reason}): make room or "
-            "give yourself the right to write there, or set $NONLINEARITY_CACHE to a folder of "
-            "your own."
-        ) from None
+        raise unwritable(target, error) from None
     return target
 
 

@@ -1,6 +1,7 @@
 """Where things lie, whole-or-nothing writing, and digests of files."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from lib.base.errors import InputError
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "data"
 # Caches can be large; a cluster user points this at scratch space.
@@ -22,6 +25,7 @@ CACHE = Path(
 )
 OLD = 3600
 """seconds after which what a writer left unfinished may be swept, if nobody is at it any more"""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _SCRATCH = re.compile(r"\.[0-9a-f]{8}\.(\d+)@(.+)\.part")
 
 
@@ -32,13 +36,16 @@ def whole(target: Path) -> Iterator[Path]:
 
     Works for files and for folders, so nothing half-written ever stands under a final name. The
     result may be read by whom the umask allows, whatever mode the body gave its files. What killed
-    writers left beside `target` is swept first.
+    writers left beside `target` is swept first. Raises InputError where nothing can be written.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target.parent)
     owner = f"{os.getpid()}@{socket.gethostname()}"
     scratch = target.parent / f".{secrets.token_hex(4)}.{owner}.part"
-    scratch.mkdir()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target.parent)
+        scratch.mkdir()
+    except OSError as error:
+        raise unwritable(target, error) from None
     part = scratch / target.name
     try:
         yield part
@@ -48,8 +55,22 @@ def whole(target: Path) -> Iterator[Path]:
         if target.is_dir():
             os.replace(target, scratch / ".before")
         os.replace(part, target)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise unwritable(target, error) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def unwritable(target: Path, error: BaseException) -> InputError:
+    """The error for a file or folder that could not be written."""
+    reason = getattr(error, "strerror", None) or str(error)
+    elsewhere = ", or set $NONLINEARITY_CACHE to a folder of your own"
+    return InputError(
+        f"{target.name} could not be written into {target.parent} ({reason}): make room or give "
+        f"yourself the right to write there{elsewhere if CACHE in target.parents else ''}."
+    )
 
 
 def is_old(path: Path) -> bool:
