@@ -19,6 +19,11 @@ FILES = {
         def progress(iterable=None, **options):
             return iterable
         """,
+    "pack/base/checks.py": """
+        def check(work):
+            if not work:
+                raise ValueError
+        """,
     "pack/room/deep.py": '''
         """Two files away."""
         SCALE = 3.0
@@ -154,6 +159,14 @@ def test_changed_code_misses(tmp_path, change):
         "another function of the file": [("top.py", 'f"{value}"', 'f"{value:.1f}"')],
         "repr": [("room/low.py", '"Fit({self.n})"', '"a fit of {self.n}"')],
         "an unused method": [("room/low.py", "return x\n", "return -x\n")],
+        "a check": [
+            (
+                "top.py",
+                "import numpy as np",
+                "import numpy as np\nfrom pack.base.checks import check",
+            ),
+            ("top.py", "    fit, total", "    check(work)\n    fit, total"),
+        ],
         "what a bar says": [("top.py", 'desc="computing"', 'desc="work", unit="x"')],
         "what a bar does": [("base/bars.py", "return iterable", "return list(iterable)")],
         "order of definitions": [

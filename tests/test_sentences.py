@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GPT2Config, GPT2Model, XLNetConfig, XLNetLMHeadModel
 
@@ -214,6 +215,24 @@ CALLS = {
 @pytest.mark.parametrize(("call", "says"), CALLS.values(), ids=CALLS)
 def test_calls(tiny_gpt2, call, says):
     one_line(lambda: call(tiny_gpt2), says)
+
+
+def test_buffers_of_older_checkpoints_are_no_weights(folder):
+    """GPT-2 on the hub holds the masks that its blocks once kept, and names without a prefix."""
+    file = folder / "model.safetensors"
+    tensors = {k.removeprefix("transformer."): v for k, v in load_file(file).items()}
+    for block in range(6):
+        tensors[f"h.{block}.attn.bias"] = torch.ones(1, 1, 256, 256)
+        tensors[f"h.{block}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(tensors, file, metadata={"format": "pt"})
+    assert len(load_subject(str(folder))) == 6
+
+
+def test_random_weights_of_what_is_no_decoder_are_refused(folder):
+    """Also where its own code is named, which drawing weights would otherwise ask to run."""
+    said = {"model_type": "t5", "auto_map": {"AutoModelForCausalLM": "evil.Evil"}}
+    (folder / "config.json").write_text(json.dumps(said))
+    one_line(lambda: load_subject(f"{folder}:random"), "is never run", str(folder))
 
 
 def test_reasons_are_whole_sentences():

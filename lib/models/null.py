@@ -12,4 +12,6 @@ def draw(config: PretrainedConfig, seed: int = 42) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # A copy, for the type of the weights is noted in the configuration.
-        return AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32)
+        return AutoModelForCausalLM.from_config(
+            copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False
+        )

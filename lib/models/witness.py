@@ -14,8 +14,6 @@ from torch import nn
 
 from lib.base.errors import InputError
 
-_CHUNK = 2**17
-"""numbers summed at once: their products fit a processor's cache"""
 _OURS = ("transformers.", "accelerate.", "lib.models.behaviour", "lib.models.hooks record.")
 """where hooks come from that change nothing in what a model computes"""
 _PLAIN = (bool, int, float, str, type(None))
@@ -72,13 +70,14 @@ def _sums(tensor: torch.Tensor) -> list[torch.Tensor]:
     fits = flat.numel() * flat.element_size() % 4 == 0 and flat.data_ptr() % 4 == 0
     numbers = flat.view(torch.uint8).view(torch.int32) if fits else flat.view(torch.uint8)
     weights = _weights(numbers.device)
-    return [(part * weights[: len(part)]).sum() for part in numbers.split(_CHUNK)]
+    return [(part * weights[: len(part)]).sum() for part in numbers.split(len(weights))]
 
 
 @functools.cache
 def _weights(device: torch.device) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return (torch.randint(-(2**62), 2**62, (_CHUNK,), generator=generator) | 1).to(device)
+    # As many at once as a processor's cache holds, and as keep a GPU busy.
+    n, generator = 2**17 if device.type == "cpu" else 2**22, torch.Generator().manual_seed(0)
+    return (torch.randint(-(2**62), 2**62, (n,), generator=generator) | 1).to(device)
 
 
 def _counts(attribute: str) -> bool:
