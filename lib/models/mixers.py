@@ -59,7 +59,7 @@ class Mixer:
             "direct": self.vocab**2 + mixing,
             "relu": 2 * table + mixing,
             "convolutions": 2 * table + 2 * mixing,
-            "mixer": 2 * table + 8 * m * m + 8 * m + mixing,
+            "mixer": 2 * table + 8 * m * m + 6 * m + mixing,
             "llama": 2 * table + 4 * m * m + 3 * m * _inner(m) + 3 * m,
         }[self.kind]
 

@@ -137,10 +137,10 @@ def printed_losses(runs: pd.DataFrame) -> Iterator[tuple[str, Interval | None, s
     interval (None if there is none), and the name of the model as the ledger has it."""
     for row in published("badger", metric="loss").itertuples():
         kind, word = KIND_OF[row.subject]
-        table = losses(runs, kind, {"1": "loss_1", "2": "loss_2", "3": "loss"}[row.epoch])
-        width = int(row.d_model)
+        width, epoch = int(row.d_model), int(row.epoch)
+        table = losses(runs, kind, ("loss_1", "loss_2", "loss")[epoch - 1])
         found = over_seeds(table[width]) if width in table else None
-        yield f"badger-table-{word}-{width}-{row.epoch}e", found, f"{row.subject}-of-width-{width}"
+        yield f"badger-table-{word}-{width}-{epoch}e", found, f"{row.subject}-of-width-{width}"
 
 
 def triples(text: str) -> list[tuple[str, ...]]:
