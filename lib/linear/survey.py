@@ -53,15 +53,14 @@ def moment_grid(
     Segments end at budgets that double: the first holds 1/2^(segments-1) of the windows, all of
     them together the whole. Each part is cached when it is done, so a killed run resumes. Memory is
     O(segments · folds · blocks · d²) however long the corpus; segments are fewer where that would
-    exceed MEMORY, but two for a learning curve, or leave a part without a window.
+    exceed MEMORY or leave a part without a window.
     """
     subject.check(windows, batch)
     folds = windows.folds(n_folds)
     size = len(subject) * n_folds * subject.d_model**2 * 2 * 8
     while segments > 1:
         parts = _parts(windows, folds, n_folds, segments)
-        fits = segments * size <= MEMORY or segments == 2
-        if fits and all(len(part) for part in parts):
+        if segments * size <= MEMORY and all(len(part) for part in parts):
             break
         segments -= 1
     parts = _parts(windows, folds, n_folds, segments)
