@@ -47,7 +47,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 AccountingStorageType=accounting_storage/none
 SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=64000 State=UNKNOWN
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=64000 Gres=gpu:{cpus} State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -91,6 +92,10 @@ def cluster(home: Path, cpus: int) -> Iterator[None]:
     (home / "slurm.conf").write_text(
         CONFIGURATION.format(host=host, user=user, home=home, ports=free_ports(2), cpus=cpus)
     )
+    # GPUs in name alone, so that a job that asks for one is served.
+    for k in range(cpus):
+        (home / f"gpu{k}").touch()
+    (home / "gres.conf").write_text(f"Name=gpu File={home}/gpu[0-{cpus - 1}]\n")
     (home / "munge.key").write_bytes(os.urandom(1024))
     (home / "munge.key").chmod(0o400)
     names = ("key", "socket", "pid", "log", "seed")
@@ -137,11 +142,11 @@ def cluster(home: Path, cpus: int) -> Iterator[None]:
 
 
 def printed() -> list[str]:
-    """README's command for SLURM, but with the smoke profile."""
+    """README's command for SLURM, but with the smoke profile and its model."""
     text = (ROOT / "README.md").read_text()
     (line,) = re.findall(r"^    snakemake (--executor slurm .*)$", text, re.M)
     options = shlex.split(line.partition(" --config ")[0])
-    return [sys.executable, "-m", "snakemake", *options, "--config", "profile=smoke"]
+    return [sys.executable, "-m", "snakemake", *options, "--config", "profile=smoke", "gpus=1"]
 
 
 def run(command: list[str], root: Path, log: Path, **variables: str) -> float:

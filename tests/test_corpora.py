@@ -66,6 +66,7 @@ def test_a_hub_dataset_is_streamed_and_bounded(monkeypatch):
         rows = splits.setdefault(options["split"], Counted([{"text": "word " * 200}]))
         return rows
 
+    monkeypatch.setattr("lib.texts.hub.asked", lambda *_: None)
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     monkeypatch.setattr("lib.texts.hub.HUB_CHARACTERS", 10_000)
     fit, evaluation = hub("a/b", "c", test="validation")()

@@ -16,7 +16,7 @@ from lib.linear import (
     token_shares,
     transfer,
 )
-from lib.models import capture
+from lib.models import capture, swap
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,19 @@ def test_token_energies_add_up_to_the_scores(tiny_gpt2, measured):
 
 def test_a_planted_massive_token_is_found(tiny_gpt2, measured):
     tail, found, means = measured
-    hook = tiny_gpt2.blocks[3].ffn.register_forward_hook(
-        lambda _, args, y: torch.cat([y[:, :5], 500 * y[:, 5:6], y[:, 6:]], 1)
-    )
-    try:
+
+    class Planted(torch.nn.Module):
+        def __init__(self, ffn):
+            super().__init__()
+            self.ffn = ffn
+
+        def forward(self, x):
+            y = self.ffn(x)
+            return torch.cat([y[:, :5], 500 * y[:, 5:6], y[:, 6:]], 1)
+
+    block = tiny_gpt2.blocks[3]
+    with swap(block, Planted(block.ffn)):
         energy = token_energy(tiny_gpt2, tail, found.maps, means, batch=2)
-    finally:
-        hook.remove()
     massive = energy.massive()
     assert massive[3, :, 5].all() and massive[3].sum() == len(tail)
     assert energy.position_share(5)[3] > 0.95
