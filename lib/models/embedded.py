@@ -40,6 +40,7 @@ def _dequantize(gguf: Path, folder: Path) -> None:
 
     print("converting smollm2-135m to float32 safetensors (once, about 20 s)")
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    source["trust_remote_code"] = False
     quantized = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     config = quantized.config
     # A model that came from GGUF refuses save_pretrained while its config carries the quantization
