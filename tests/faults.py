@@ -24,8 +24,10 @@ from lib.reports import live
 from lib.reports.plan import Plan, Task, asked, plan
 
 TESTED = {
-    "bad input": ("series", "inputs", "model_inputs", "fit_inputs", "windows"),
-    "damaged files": ("cache", "assets", "corpora"),
+    "bad input": ("series", "inputs", "model_inputs", "fit_inputs", "windows", "sentences"),
+    "damaged files": ("cache", "assets", "corpora", "kept", "trust"),
+    "hub": ("hub",),
+    "changed models": ("keys",),
 }
 """the test files of each group"""
 KILLS = 12
