@@ -11,7 +11,7 @@ from lib.base import InputError
 from lib.models import Mixer
 from lib.stats import judge
 from lib.texts import Windows
-from lib.training import Splits, mixers, sweep, train_one, widths
+from lib.training import Splits, at_the_edge, mixers, sweep, train_one, widths
 from lib.training.figures_mixers import differences_figure, widths_figure
 
 V, N = 24, 8
@@ -31,6 +31,7 @@ def test_a_sweep_chooses_on_validation_and_pairs_seeds(data):
     for (_, width), part in tried.groupby(["model", "width"]):
         (lr,) = set(runs[runs.width == width].lr)
         assert lr == part.lr[part.validation.idxmin()]
+    assert at_the_edge(tried) == (2, 2)
     # The same run by hand, from its weights.
     model = train_one(specs[0], runs.lr[0], 5, data, 3, 4)
     assert mixers.window_losses(model, data.test).mean() == pytest.approx(runs.loss[0], abs=1e-6)

@@ -12,7 +12,14 @@ from lib.training.apart import across_less_within, gap, kind_less_others, leads,
 from lib.training.development import develop, untrained
 from lib.training.drawn import initial_scores, rank_with_drawn, same_inputs
 from lib.training.loop import FAMILIES, TrainingRun, build, make_fixture, train, train_tokenizer
-from lib.training.mixers import PROMPTS, Splits, sweep, train_one, window_losses
+from lib.training.mixers import (
+    PROMPTS,
+    Splits,
+    at_the_edge,
+    sweep,
+    train_one,
+    window_losses,
+)
 from lib.training.repeats import (
     between_bounds,
     change,
@@ -37,6 +44,7 @@ __all__ = [
     "TrainingRun",
     "across_less_within",
     "agreement_by_token",
+    "at_the_edge",
     "between_bounds",
     "blocks_of",
     "build",

@@ -93,6 +93,16 @@ def sweep(
     return pd.DataFrame(rows), tried
 
 
+def at_the_edge(tried: pd.DataFrame) -> tuple[int, int]:
+    """Of how many sweeps the chosen learning rate lies at an end of the grid, and the sweeps."""
+    by = [c for c in ("fixed", "vocab", "model", "width") if c in tried]
+    ends = [
+        part.lr[part.chosen].isin([part.lr.min(), part.lr.max()]).all()
+        for _, part in tried.groupby(by)
+    ]
+    return sum(ends), len(ends)
+
+
 def _trained(
     todo: Sequence[tuple[Mixer, float, int]], data: Splits, steps: int, windows: int, what: str
 ) -> list[dict]:
