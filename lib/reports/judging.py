@@ -36,6 +36,7 @@ class Run(Protocol):
     corpus: str
     seed: int
     options: dict
+    about: dict
     judged: dict[str, Judged]
 
     def save(self, table: pd.DataFrame, name: str) -> pd.DataFrame: ...
@@ -94,8 +95,8 @@ def claims_table(run: Run):
     found = _all(run)
     facts = {
         "profile": run.profile.name,
-        "model": run.model,
-        "corpus": run.corpus,
+        "model": run.about.get("model", run.model),
+        "corpus": run.about.get("corpus", run.corpus),
         "seed": run.seed,
         "options": ";".join(f"{name}={value}" for name, value in run.options.items()),
     }

@@ -48,6 +48,8 @@ class Report:
     started: float = field(default_factory=time.time)
     judged: dict = field(default_factory=dict)
     """the claims judged so far, by id"""
+    about: dict = field(default_factory=dict)
+    """the model and corpus that verdicts are about, where a notebook trains its own"""
     claim, claims_table, tally = judging.claim, judging.claims_table, judging.tally
 
     @property
@@ -152,12 +154,12 @@ class Report:
                 }
                 del counts[name]
         precision = str(subject.model.dtype).removeprefix("torch.") if subject else None
-        weights = ORIGIN.get(self.model, precision)
+        weights = ORIGIN.get(self.model, precision) if subject else None
         facts = {
             "profile": self.profile.name,
-            "model": self.model,
+            "model": self.about.get("model", self.model),
             **({"weights": weights} if weights else {}),
-            "corpus": self.corpus,
+            "corpus": self.about.get("corpus", self.corpus),
             "seed": self.seed,
             **self.options,
             **counts,
