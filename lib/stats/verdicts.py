@@ -142,9 +142,11 @@ def rank_text(found: RankResult, rule: str = "") -> str:
 
 def interval_text(interval: Interval) -> str:
     """ "0.70 [0.65, 0.75]", with two digits of its width, or more where a bound would read as 0; a
-    value without bounds says so."""
+    value without bounds says so, and so does none."""
     value, low, high = interval.value, interval.low, interval.high
-    if not math.isfinite(low) or not math.isfinite(high):
+    if math.isnan(value):
+        text = "undefined"
+    elif not math.isfinite(low) or not math.isfinite(high):
         text = f"{_digits(value, 3)} (no interval)"
     elif low == high:  # exact
         text = f"{value:,.0f}" if float(value).is_integer() else _digits(value, 6)
