@@ -29,10 +29,15 @@ def arm(home: Path, name: str) -> Path:
     return root
 
 
+def cache_of(root: Path) -> Path:
+    """Beside the copy: a cache inside a checkout is refused."""
+    return root.parent / f"{root.name} cache"
+
+
 def environment(root: Path, **variables: str) -> dict[str, str]:
     """Of a process that runs in an arm, with a cache of its own."""
     plain = {k: v for k, v in os.environ.items() if k not in NAMES}
-    return plain | {"NONLINEARITY_CACHE": str(root / "cache")} | variables
+    return plain | {"NONLINEARITY_CACHE": str(cache_of(root))} | variables
 
 
 def start(root: Path, python: str = sys.executable, **variables: str) -> subprocess.Popen:

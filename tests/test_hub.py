@@ -17,7 +17,7 @@ from hub import COMMIT, running
 from lib.base import DATA, ROOT, InputError
 from lib.models import load_subject
 
-LIMIT = 1.5
+LIMIT = 4
 """seconds without a byte that these tests allow; a reader, sixty"""
 BAD = {
     "missing": r"\(404, it has nothing of that name\): check the name, and log in",

@@ -29,7 +29,7 @@ from lib.texts import corpora, cut_windows, load_corpus
         (lambda: claims.published("wipp"), r"no published numbers for 'wipp': known are"),
         (lambda: claims.published("whipp", metric="r2_line"), r"no published number of whipp has"),
         (lambda: report.start("01_x", "laptop", seed="x"), r"seed 'x' is no whole number"),
-        (lambda: report.start("01_x", "smoke", model=""), r"unknown model ''"),
+        (lambda: report.start("01_x", "smoke", model=""), r"model '' is blank"),
         (lambda: report.start("01_x", "smoke", corpus=""), r"unknown corpus ''"),
     ],
 )

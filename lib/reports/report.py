@@ -154,7 +154,7 @@ class Report:
                 }
                 del counts[name]
         precision = str(subject.model.dtype).removeprefix("torch.") if subject else None
-        weights = ORIGIN.get(self.model, precision) if subject else None
+        weights = None if self.about else ORIGIN.get(self.model, precision)
         facts = {
             "profile": self.profile.name,
             "model": self.about.get("model", self.model),
