@@ -145,9 +145,11 @@ def tally(run: Run) -> str:
     held = found[(found.kind == "finding") & (found.verdict == "reproduced")].id
     told = [beside[id] for id in held if id in beside]
     if told:
+        same = told.count("reproduced")
         text += (
             f". Of {len(told)} reproduced findings that a network with random weights can tell "
-            f"about, it reproduces {told.count('reproduced')} as well: these are not about learning"
+            f"about, it reproduces {same or 'none'} as well"
+            + (": these are not about learning" if same else "")
         )
     return text
 
