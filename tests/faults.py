@@ -108,7 +108,7 @@ def tested(names: tuple[str, ...], report: Path) -> list[str | None]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, capture_output=True)
     cases = list(ET.parse(report).iter("testcase"))
-    failed = lambda case: case.find("failure") is not None or case.find("error") is not None  # noqa: E731
+    failed = lambda case: case.find("failure") is not None or case.find("error") is not None
     return [
         f"{case.get('classname')}::{case.get('name')}" if failed(case) else None
         for case in cases

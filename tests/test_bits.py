@@ -115,10 +115,8 @@ def test_saturation_is_told_from_steady_gain():
     import pandas as pd
 
     rng = np.random.default_rng(0)
-    noise = lambda: rng.normal(0, 0.002, 4)  # noqa: E731
-    table = lambda values: pd.DataFrame(  # noqa: E731
-        {256 * 2**k: v + noise() for k, v in enumerate(values)}
-    )
+    noise = lambda: rng.normal(0, 0.002, 4)
+    table = lambda values: pd.DataFrame({256 * 2**k: v + noise() for k, v in enumerate(values)})
     saturated, steady = table([3, 2.6, 2.55]), table([3, 2.8, 2.6])
     assert bits.saturation(saturated).high < 0 < bits.saturation(steady).low
     assert bits.saturation_apart(saturated, steady).high < 0

@@ -44,7 +44,7 @@ def test_develop_is_training_and_measuring(tiny_gpt2, tiny_windows):
 def test_looking_does_not_change_training(tiny_windows, tiny_gpt2):
     def trained(look):
         model = build("tiny-neox", len(tiny_gpt2.tokenizer), 3)
-        seen = lambda step: (as_subject(model), model.requires_grad_(True).train())  # noqa: E731
+        seen = lambda step: (as_subject(model), model.requires_grad_(True).train())
         train(
             model,
             tiny_windows[:8],

@@ -33,7 +33,7 @@ def rows_of(subject, windows, block):
 
 def prediction(x, y, train, test):
     """scikit-learn's, fitted on the windows `train` and made for `test`: [rows, d]."""
-    flat = lambda side, windows: side[windows].reshape(-1, side.shape[-1])  # noqa: E731
+    flat = lambda side, windows: side[windows].reshape(-1, side.shape[-1])
     return LinearRegression().fit(flat(x, train), flat(y, train)).predict(flat(x, test))
 
 

@@ -91,7 +91,7 @@ numbers = st.floats(-2, 2).map(lambda v: round(v, 3))
 @settings(max_examples=40)
 @given(st.data(), st.integers(1, 4), st.integers(1, 6), st.integers(2, 5))
 def test_three_evaluations_of_a_rollout_agree(data, p, n, v):
-    matrix = lambda k: [data.draw(st.lists(numbers, min_size=k, max_size=k)) for _ in range(k)]  # noqa: E731
+    matrix = lambda k: [data.draw(st.lists(numbers, min_size=k, max_size=k)) for _ in range(k)]
     composed = composed_of(matrix(p + n), matrix(v))
     prompt = data.draw(st.lists(st.integers(0, v - 1), min_size=p, max_size=p))
     first, *others = (

@@ -195,8 +195,8 @@ def test_the_index_is_true_in_every_state(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "DATA", tmp_path / "data")
     series = plan({"profile": "smoke", "number": "01-03"})
     home, (one, two, three) = tmp_path / series.home, series.tasks
-    page = lambda: (home / "index.html").read_text()  # noqa: E731
-    row = lambda task: next(r for r in page().split("<tr") if task.notebook[:2] + " ·" in r)  # noqa: E731
+    page = lambda: (home / "index.html").read_text()
+    row = lambda task: next(r for r in page().split("<tr") if task.notebook[:2] + " ·" in r)
 
     live.begin(series)
     assert "0 done, 0 running, 3 waiting, 0 failed of 3" in page()

@@ -59,7 +59,7 @@ def test_unseen_gains_are_those_of_the_table(tiny_gpt2):
 
 
 def test_gains_far_from_a_threshold_are_decided_and_noise_is_not():
-    middle = lambda at: np.median(at.gain, -1)  # noqa: E731
+    middle = lambda at: np.median(at.gain, -1)
     assert below(over_documents(middle, world([0.0, 0.01, 0.3], noise=0.02)), 0.1) == "reproduced"
     assert below(over_documents(middle, world([0.2, 0.3, 0.0], noise=0.02)), 0.1) == "contradicted"
     found = [over_documents(lambda at: at.gain[..., 0], world([0.1], seed=s)) for s in range(100)]
@@ -70,7 +70,7 @@ def test_gains_far_from_a_threshold_are_decided_and_noise_is_not():
 def test_intervals_of_blocks_hold_jointly():
     flat, one = np.zeros(30), np.zeros(30)
     one[7] = 0.5
-    any_of = lambda gains, s: any_above(  # noqa: E731
+    any_of = lambda gains, s: any_above(
         each_over_documents(lambda at: at.gain, world(gains, seed=s)), 0
     )
     assert np.mean([any_of(flat, s) == "reproduced" for s in range(60)]) <= 0.1
@@ -91,7 +91,7 @@ def test_documents_are_paired_across_samples():
 
 def test_seeds_widen_an_interval_by_what_they_vary():
     still, moved = (world([0.2], seeds=3, seed_noise=s, noise=0.01) for s in (0.0, 0.2))
-    width = lambda at, **k: np.ptp(  # noqa: E731
+    width = lambda at, **k: np.ptp(
         [(i := over_documents(lambda at: at.gain[..., 0], at, **k)).low, i.high]
     )
     assert width(still, seeds=True) == pytest.approx(width(still), rel=1e-6)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.base import InputError
+from lib.base import InputError, get_profile
 from lib.models import Mixer
 from lib.stats import judge
 from lib.texts import Windows
@@ -20,7 +20,7 @@ V, N = 24, 8
 @pytest.fixture(scope="module")
 def data():
     rng = torch.Generator().manual_seed(0)
-    part = lambda n: Windows.of(torch.randint(V, (n, N), generator=rng))  # noqa: E731
+    part = lambda n: Windows.of(torch.randint(V, (n, N), generator=rng))
     return Splits(part(40), part(6), part(6))
 
 
@@ -58,7 +58,7 @@ def world(break_at_vocabulary=True, noise=0.001, seeds=(1, 2, 3)):
     """Runs of linear mixers whose loss falls by 0.1 a doubling, up to |t| = 64 or throughout; one-
     layer mixers 0.3 below those of as many parameters; stacks 0.05 above."""
     rng, rows = np.random.default_rng(0), []
-    shape = lambda m: 3 - 0.1 * np.log2(min(m, 64) if break_at_vocabulary else m)  # noqa: E731
+    shape = lambda m: 3 - 0.1 * np.log2(min(m, 64) if break_at_vocabulary else m)
     specs = [Mixer("linear", m, 64, N) for m in (8, 16, 32, 64, 256, 512)]
     size = {s.parameters: shape(s.width) for s in specs}
     known = sorted(size)
@@ -86,7 +86,7 @@ def world(break_at_vocabulary=True, noise=0.001, seeds=(1, 2, 3)):
 
 def test_a_gain_that_stops_is_told_from_one_that_goes_on():
     stops, goes_on = world(), world(break_at_vocabulary=False)
-    wide = lambda share: share in (4, 8)  # noqa: E731
+    wide = lambda share: share in (4, 8)
     id = "badger-inference-expansion-identical"
     verdicts = [judge(id, widths.against_vocabulary(w, wide)).verdict for w in (stops, goes_on)]
     assert verdicts == ["reproduced", "contradicted"]
@@ -142,3 +142,24 @@ def test_figures_draw_what_they_are_given():
     assert len(figure.axes) == 3 and figure.axes[0].get_xlabel() == "hidden dimension m"
     groups = {"m": widths.against_vocabulary(runs, lambda share: share != 1)}
     assert len(differences_figure(groups).axes[0].get_yticks()) == 5
+
+
+def test_the_models_of_a_profile_are_those_it_names():
+    profile = get_profile("smoke")
+    (flat, rates), (layers, _) = widths.line_up(profile)
+    plain = [s.width for s in flat if s.kind == "linear" and s.modules == s.maps == 1]
+    assert plain == [round(share * profile.mixer_vocab) for share in profile.mixer_widths]
+    deep = sorted((s.modules, s.maps) for s in flat if s.modules + s.maps > 2)
+    assert deep == [(1, 2), (1, 3), (2, 1), (3, 1)] and rates == profile.mixer_rates
+    assert {s.kind for s in flat} == {"linear", "direct", "relu", "convolutions"}
+    assert {s.kind for s in layers} == {"mixer", "llama"}
+
+
+def test_learned_is_below_the_frequencies_of_tokens():
+    rng = np.random.default_rng(0)
+    sample = Windows.of(torch.from_numpy(rng.integers(0, 4, (64, 32))))
+    data = Splits(sample, sample, sample)  # uniform over four tokens: log 4 nats
+    table = pd.DataFrame({"kind": "linear", "modules": 1, "maps": 1, "seed": 1, "width": [4]})
+    for loss, ok in ((np.log(4) - 0.3, True), (np.log(4) - 0.1, False)):
+        found = widths.learned(table.assign(loss=loss), data, 4)
+        assert bool(found["ok"]) is ok and "frequencies alone at 1.39" in found["why"]

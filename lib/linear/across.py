@@ -160,7 +160,7 @@ def leads(scores: Scores, reference: str, pair: tuple[int, int] = (0, 1)) -> dic
     a, b = pair
     home = scores[reference].mean(0)
     ahead, behind = int((home[a] - home[b]).argmax()), int((home[a] - home[b]).argmin())
-    lead = lambda m: min(m[a, ahead] - m[b, ahead], m[b, behind] - m[a, behind])  # noqa: E731
+    lead = lambda m: min(m[a, ahead] - m[b, ahead], m[b, behind] - m[a, behind])
     others = [name for name in scores if name != reference]
     level = joint_level(len(others))
     return {

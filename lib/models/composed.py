@@ -67,7 +67,7 @@ def compose(model: MixerLM) -> Composed:
     kind = model.spec.kind if isinstance(model, MixerLM) else type(model).__name__
     if kind not in LINEAR:
         raise InputError(f"a model of kind {kind!r} is not linear: compose one of {LINEAR}.")
-    double = lambda weight: weight.detach().cpu().double().numpy()  # noqa: E731
+    double = lambda weight: weight.detach().cpu().double().numpy()
     mixing = double(model.mixing[0].matrix)
     for more in model.mixing[1:]:
         mixing = double(more.matrix) @ mixing

@@ -36,7 +36,7 @@ def record(
     try:
         for block in [get_block(subject, i) for i in chosen]:
             if on_ffn:
-                hook = lambda _, args, y, i=block.index: on_ffn(i, args[0].detach(), y.detach())  # noqa: E731
+                hook = lambda _, args, y, i=block.index: on_ffn(i, args[0].detach(), y.detach())
                 handles.append(block.ffn.register_forward_hook(hook))
             if on_residual:
 

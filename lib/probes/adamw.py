@@ -34,7 +34,7 @@ def fit_adamw(
     )
     optimizer = torch.optim.AdamW(branch.values(), lr=lr, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
-    predict = lambda x: model.quad_scale.exp() * (products(x @ model.factors, layout) @ model.out)  # noqa: E731
+    predict = lambda x: model.quad_scale.exp() * (products(x @ model.factors, layout) @ model.out)
     spent = 0.0
     for step in range(1, steps + 1):
         begun = time.perf_counter()

@@ -125,7 +125,7 @@ def _fit(work: tuple, tick: Callable[[], None]) -> dict:
     rows, block, name, seed, steps = work
     split = rows(block)
     affine, _ = split.closed_form()
-    left = lambda x, y: (y.double() - affine(x.double())).to(y.dtype)  # noqa: E731
+    left = lambda x, y: (y.double() - affine(x.double())).to(y.dtype)
     residual = replace(split, y=left(split.x, split.y), y_test=left(split.x_test, split.y_test))
     branch = build_branch(name, split.x.shape[1], split.y.shape[1], seed)
     branch, path = _train(residual, affine, branch, seed, steps, True, tick)

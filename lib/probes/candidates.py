@@ -145,7 +145,7 @@ def _train(
 ) -> tuple[nn.Module, dict[int, np.ndarray]]:
     """Train `model`; returns it with the parameters of its best checkpoint, and of each checkpoint
     {step: squared error of each held-out window}."""
-    rms = lambda t: float(t.double().square().mean().sqrt()) if scale_aware else 1.0  # noqa: E731
+    rms = lambda t: float(t.double().square().mean().sqrt()) if scale_aware else 1.0
     unit_x, unit_y = rms(split.x), rms(split.y)
     x, y, x_test = split.x / unit_x, split.y / unit_y, split.x_test / unit_x
     if scale_aware and isinstance(model, PolyLinear):

@@ -62,7 +62,7 @@ class PolyLinear(nn.Module):
                 )
         self.layout = tuple(layout)
         generator = torch.Generator().manual_seed(seed)
-        normal = lambda *shape, std: nn.Parameter(torch.randn(shape, generator=generator) * std)  # noqa: E731
+        normal = lambda *shape, std: nn.Parameter(torch.randn(shape, generator=generator) * std)
         self.weight, self.bias = (
             normal(d_in, d_out, std=d_in**-0.5),
             nn.Parameter(torch.zeros(d_out)),

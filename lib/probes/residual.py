@@ -137,7 +137,7 @@ def _of_block(work: tuple, tick: Callable[[], None]) -> dict:
     rows, block, seeds, solver, layout, steps = work
     split = rows(block)
     affine, score = split.closed_form()
-    left = lambda x, y: (y.double() - affine(x.double())).to(y.dtype)  # noqa: E731
+    left = lambda x, y: (y.double() - affine(x.double())).to(y.dtype)
     residual = Residual(
         split.x, left(split.x, split.y), split.x_test, left(split.x_test, split.y_test)
     )
@@ -174,7 +174,7 @@ def _by_kind_of_token(
     )
     left = rows.left_test.double().square().sum(-1)
     saved = left - (rows.left_test - branch).double().square().sum(-1)
-    ratio = lambda part, whole: float(part / whole) if whole > 0 else float("nan")  # noqa: E731
+    ratio = lambda part, whole: float(part / whole) if whole > 0 else float("nan")
     return {
         "massive_share": ratio((saved * massive).sum(), saved.sum()),
         "ordinary_share": ratio(saved[~massive].sum(), left[~massive].sum()),

@@ -13,7 +13,7 @@ from lib.base.errors import InputError
 from lib.base.names import RANDOM
 from lib.base.profiles import Profile
 from lib.reports.display import show
-from lib.stats.claims import JUDGED, count_findings, null_verdicts
+from lib.stats.claims import JUDGED, count_findings
 from lib.stats.ledger import VERDICTS, claim_row, rows_of, same_setting, threshold_in_words
 from lib.stats.verdicts import Judged, judge, not_run
 
@@ -38,6 +38,7 @@ class Run(Protocol):
     options: dict
     about: dict
     judged: dict[str, Judged]
+    beside: dict[str, str]
 
     def save(self, table: pd.DataFrame, name: str) -> pd.DataFrame: ...
 
@@ -80,13 +81,7 @@ def claim(
     elif not of_subject and run.model.endswith(RANDOM):
         statistic, why = None, "about models trained here, whatever the subject"
     run.judged[id] = judge(id, statistic, exact=exact, ok=ok, why=why, here=here)
-    display_line(run.judged[id], _beside(run).get(id, ""))
-
-
-def _beside(run: Run) -> dict[str, str]:
-    """Verdicts of this notebook's claims on the null subject, where one was run and could tell."""
-    found = null_verdicts(run.slug, run.model, run.corpus, run.seed, run.options)
-    return {id: verdict for id, verdict in found.items() if verdict != "not run"}
+    display_line(run.judged[id], run.beside.get(id, ""))
 
 
 def claims_table(run: Run):
@@ -102,7 +97,7 @@ def claims_table(run: Run):
     }
     rows = [asdict(judged) | facts for judged in found]
     run.save(pd.DataFrame(rows, columns=[*JUDGED]), "claims")
-    beside = _beside(run)
+    beside = run.beside
     table = pd.DataFrame(
         [
             {
@@ -141,7 +136,7 @@ def tally(run: Run) -> str:
     beyond = count_findings(found[ours])
     if beyond.to_numpy().any():
         text += f"; of {int(beyond.to_numpy().sum())} of ours {_words(beyond.sum())}"
-    beside = _beside(run)
+    beside = run.beside
     held = found[(found.kind == "finding") & (found.verdict == "reproduced")].id
     told = [beside[id] for id in held if id in beside]
     if told:

@@ -45,7 +45,7 @@ def begin(plan: Plan, outdated: set[Task] | None = None) -> None:
     """Note a series at its start: those that are to be made (None: those that are not there)
     wait, and reports of earlier series stay listed."""
     home = ROOT / plan.home
-    there = lambda task: (home / task.run / f"{task.notebook}.ipynb").exists()  # noqa: E731
+    there = lambda task: (home / task.run / f"{task.notebook}.ipynb").exists()
     earlier = [t for t in listed(home) if there(t) and t not in plan.tasks]
     for task in plan.tasks:
         wait = not there(task) or task in (outdated or ())

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
@@ -51,6 +52,13 @@ class Report:
     about: dict = field(default_factory=dict)
     """the model and corpus that verdicts are about, where a notebook trains its own"""
     claim, claims_table, tally = judging.claim, judging.claims_table, judging.tally
+
+    @cached_property
+    def beside(self) -> dict[str, str]:
+        """Verdicts of this notebook's claims on the null subject, where one was run and could
+        tell."""
+        found = claims.null_verdicts(self.slug, self.model, self.corpus, self.seed, self.options)
+        return {id: verdict for id, verdict in found.items() if verdict != "not run"}
 
     @property
     def folder(self) -> Path:

@@ -38,7 +38,7 @@ def share_over(table: pd.DataFrame, column: str, unit: str = "block", seed: int 
     if len(held) < FEWEST:
         share = float(table[column].mean()) if len(table) else np.nan
         return Interval(share, np.nan, np.nan)
-    share = lambda part, whole: part.sum() / whole.sum()  # noqa: E731
+    share = lambda part, whole: part.sum() / whole.sum()
     return bootstrap(share, held["sum"], held["count"], paired=True, seed=seed)
 
 

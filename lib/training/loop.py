@@ -121,7 +121,7 @@ def train(
         lr=run.lr,
         betas=(0.9, 0.95),
     )
-    shape = lambda s: min((s + 1) / run.warmup, 0.55 + 0.45 * math.cos(math.pi * s / run.steps))  # noqa: E731
+    shape = lambda s: min((s + 1) / run.warmup, 0.55 + 0.45 * math.cos(math.pi * s / run.steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, shape)
     generator = torch.Generator().manual_seed(run.seed)
     curve, recent = [], []

@@ -88,7 +88,7 @@ def sweep(
     chosen = [(t, r) for t, r in zip(todo, found, strict=True) if t[1] == rates[best[t[0]]]]
     more = [(spec, rates[best[spec]], seed) for seed in others for spec in specs]
     chosen += list(zip(more, _trained(more, data, steps, windows, "seeds"), strict=True))
-    sizes = lambda s: {"model": s.label, "parameters": s.parameters, "flops": s.flops}  # noqa: E731
+    sizes = lambda s: {"model": s.label, "parameters": s.parameters, "flops": s.flops}
     rows = [{**asdict(s), **sizes(s), "lr": lr, "seed": seed, **r} for (s, lr, seed), r in chosen]
     return pd.DataFrame(rows), tried
 

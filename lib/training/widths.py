@@ -6,14 +6,17 @@ seed; where there are several, their intervals hold jointly.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from lib.base.profiles import Profile
+from lib.models.mixers import Mixer
 from lib.stats.claims import published
 from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import jointly, over_seeds
+from lib.training.mixers import Splits
 
 KIND_OF = {
     "linear-mixer-conv-gelu-conv": ("convolutions", "conv"),
@@ -28,6 +31,35 @@ def frequency_loss(train: np.ndarray, test: np.ndarray, vocab: int) -> float:
     of tokens in `train` (one added to each): what a model that looks at nothing reaches."""
     counts = np.bincount(train.ravel(), minlength=vocab) + 1.0
     return float(-np.log(counts / counts.sum())[test[:, 1:]].mean())
+
+
+def line_up(profile: Profile) -> list[tuple[list[Mixer], tuple[float, ...]]]:
+    """The models that a profile compares, each group with the learning rates that it is tried at:
+    linear and nearly linear ones, with the stacked ones and Q itself at m = |t|; and the one-layer
+    mixer and Llama."""
+    vocab, context = profile.mixer_vocab, profile.mixer_context
+
+    def at(kinds: Sequence[str], shares: Sequence[float]) -> list[Mixer]:
+        return [Mixer(k, round(share * vocab), vocab, context) for k in kinds for share in shares]
+
+    stacked = [{what: k} for what in ("modules", "maps") for k in (2, 3)]
+    flat = [
+        *at(["linear"], profile.mixer_widths),
+        *at(["direct"], [1]),
+        *(Mixer("linear", vocab, vocab, context, **deep) for deep in stacked),
+        *at(["relu", "convolutions"], profile.nearly_widths),
+    ]
+    layers = at(["mixer", "llama"], profile.layer_widths)
+    return [(flat, profile.mixer_rates), (layers, profile.layer_rates)]
+
+
+def learned(runs: pd.DataFrame, data: Splits, vocab: int) -> dict[str, object]:
+    """Whether the best linear mixer is 0.2 nats below the frequencies of single tokens, as what a
+    judge is told (`ok`, `why`): where nothing is learned, models have nothing to differ in."""
+    blind = frequency_loss(data.train.tokens.numpy(), data.test.tokens.numpy(), vocab)
+    least = losses(runs).mean().min()
+    why = f"the best linear mixer is at {least:.2f} nats, token frequencies alone at {blind:.2f}"
+    return {"ok": least < blind - 0.2, "why": why}
 
 
 def losses(runs: pd.DataFrame, kind: str = "linear", column: str = "loss") -> pd.DataFrame:
