@@ -55,6 +55,16 @@ class Profile:
     """windows in each of these steps"""
     held_out_tokens: int = 4_096
     """tokens on which the loss of such a model is measured"""
+    gate_tokens: int = 16_384
+    """tokens that gates learn from (Balogh §3.5: 20 k)"""
+    choose_tokens: int = 6_144
+    """tokens of other documents on which one of several gates is chosen"""
+    route_tokens: int = 6_144
+    """tokens of other documents on which a gated layer is priced (Balogh §3.2: 12 k)"""
+    gate_blocks: int | None = None
+    """how many blocks, evenly spaced, are gated; None: all"""
+    token_tokens: int = 49_152
+    """tokens on which δ is read by token (Balogh §4.3: 50 k)"""
     simple_corpus: str = "king-james"
     """the simplest text at hand, for the linear language models (Badger: TinyStories)"""
     mixer_vocab: int = 512
@@ -111,6 +121,10 @@ PROFILES = {
         heal_steps=3,
         training_steps=8,
         held_out_tokens=512,
+        gate_tokens=2_048,
+        choose_tokens=1_024,
+        route_tokens=1_024,
+        token_tokens=4_096,
         simple_corpus="wikipedia-sample",
         mixer_vocab=256,
         mixer_context=16,
@@ -145,6 +159,11 @@ PROFILES = {
         heal_steps=8,
         training_steps=24,
         held_out_tokens=512,
+        gate_tokens=4_096,
+        choose_tokens=1_280,
+        route_tokens=1_280,
+        gate_blocks=6,
+        token_tokens=8_192,
         mixer_steps=120,
         mixer_rates=(3e-2, 1e-1),
         layer_rates=(1e-2, 3e-2),
@@ -169,6 +188,9 @@ PROFILES = {
         domains=("wikitext-2", "moby-dick", "amusements-in-mathematics"),
         domain_tokens=15_360,
         sweep_tokens=245_760,
+        gate_tokens=20_480,
+        choose_tokens=12_288,
+        route_tokens=12_288,
         adamw_blocks=None,
         candidate_steps=8_000,
         heal_steps=200,
