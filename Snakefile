@@ -48,12 +48,13 @@ CORES, MEMORY, MINUTES = NODE[PLAN.profile.name]
 
 def threads(name):
     """On this machine a report has all cores, unless several are to run at once; the first one
-    always has them, so that there is soon something to read."""
+    has them even then, so that there is soon something to read. (At smoke it is quick without, and
+    its digits, which follow the number of threads, are then those of a node of a cluster.)"""
 
     def of_report(wildcards):
         if workflow.remote_exec or workflow.non_local_exec:
             return CORES
-        first = name == PLAN.notebooks[0] and len(PLAN.runs) == 1
+        first = name == PLAN.notebooks[0] and len(PLAN.runs) == 1 and CORES > 1
         return workflow.cores if first else max(1, workflow.cores // PLAN.at_once)
 
     return of_report
