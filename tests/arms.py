@@ -25,7 +25,8 @@ def arm(home: Path, name: str) -> Path:
         (root / part).parent.mkdir(parents=True, exist_ok=True)
         copy(ROOT / part, root / part)
     (root / "data/results").mkdir()
-    shutil.copy(ROOT / "data/results/scorecard.csv", root / "data/results")  # the tour reads it
+    for name in ("scorecard.csv", "MANIFEST.json"):  # the tour reads it
+        shutil.copy(ROOT / "data/results" / name, root / "data/results")
     return root
 
 
@@ -72,9 +73,10 @@ def half_written(runs: Path) -> list[Path]:
 
 
 def tables(root: Path) -> dict[str, bytes]:
-    """Every table that reports of an arm have written, by its place."""
+    """Every table that reports of an arm have written, and their manifests, by place."""
     results = root / "data/results"
-    found = {p.relative_to(results): p for p in sorted(results.glob("*/**/*.csv"))}
+    paths = [*results.glob("*/**/*.csv"), *results.glob("*/**/MANIFEST.json")]
+    found = {p.relative_to(results): p for p in sorted(paths)}
     ours = {k: p for k, p in found.items() if not any(part.startswith(".") for part in k.parts)}
     return {str(name): path.read_bytes() for name, path in ours.items()}
 
