@@ -83,10 +83,13 @@ def test_costs_with_a_planted_massive_token(tiny_gpt2, drawn_windows, unseen_win
         found = kept_costs(priced, rows, unseen_windows)
         limits = largest_ordinary(output_norms(tiny_gpt2, drawn_windows))
         train, _ = reweighted(tiny_gpt2, drawn_windows, limits)
-        maps = {"kept": priced.probes.maps[3], "refitted": train[3].kept.fit().float()}
-        by_hand = {}
-        for kind, affine in maps.items():
-            with swap(block, KeptOnMassive(block.ffn, affine, limits[3])):
+        refit, by_hand = train[3].kept.fit().float(), {}
+        for kind, module in (
+            ("kept", KeptOnMassive(block.ffn, priced.probes.maps[3], limits[3])),
+            ("refitted", KeptOnMassive(block.ffn, refit, limits[3])),
+            ("refit_alone", refit),
+        ):
+            with swap(block, module):
                 by_hand[kind] = token_losses(tiny_gpt2, unseen_windows)
     assert found.has_massive == [3]
     table = found.table.set_index("block")

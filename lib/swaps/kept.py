@@ -15,6 +15,8 @@ from lib.swaps.products import ProductCosts
 from lib.swaps.sweep import delta_ppl, swap_sweep
 from lib.texts.windows import Windows
 
+KINDS = ("kept", "refitted", "refit_alone")
+
 
 class KeptOnMassive(nn.Module):
     """`ffn` on massive tokens, those whose output norm ‖ffn(x)‖ exceeds `largest_norm`, and
@@ -39,18 +41,19 @@ class KeptCosts:
     table: pd.DataFrame
     """one row a block: massive_tokens (of the priced text) and massive_in_fit; r2_ordinary, of the
     map fitted and scored on ordinary tokens; ΔPPL in percent with the map of all tokens (cost_kept)
-    and with that of ordinary tokens (cost_refitted), with intervals (_low, _high)"""
+    and with that of ordinary tokens (cost_refitted), and with the latter on all tokens, nothing
+    kept (cost_refit_alone), with intervals (_low, _high)"""
     losses: dict[tuple[int, str], np.ndarray]
-    """losses by (block, "kept" or "refitted"), [n, seq_len-1], nats"""
+    """losses by (block, kind of swap), [n, seq_len-1], nats"""
 
     @property
     def has_massive(self) -> list[int]:
-        """Blocks with a massive token in either text; elsewhere both swaps are the plain one."""
+        """Blocks with a massive token in either text; elsewhere all swaps are the plain one."""
         found = self.table
         return found.block[found.massive_tokens + found.massive_in_fit > 0].tolist()
 
     def of(self, kind: str) -> dict[int, np.ndarray]:
-        """Losses of one kind of swap, "kept" or "refitted", by block."""
+        """Losses of one kind of swap, "kept", "refitted" or "refit_alone", by block."""
         return {block: found for (block, name), found in self.losses.items() if name == kind}
 
 
@@ -74,12 +77,14 @@ def kept_costs(priced: ProductCosts, rows: BlockRows, unseen: Windows) -> KeptCo
         }
         for b, refit in refits.items()
     )
-    losses = {(b, kind): plain[b] for b in maps for kind in ("kept", "refitted")}
-    swaps = {}
+    losses = {(b, kind): plain[b] for b in maps for kind in KINDS}
+    kept, alone = {}, {}
     for b in KeptCosts(table, losses).has_massive:
-        for kind, affine in (("kept", maps[b]), ("refitted", refits[b].float())):
-            swaps[b, kind] = KeptOnMassive(subject.blocks[b].ffn, affine, limits[b])
-    if swaps:
+        refit = refits[b].float()
+        for kind, affine in (("kept", maps[b]), ("refitted", refit)):
+            kept[b, kind] = KeptOnMassive(subject.blocks[b].ffn, affine, limits[b])
+        alone[b, "refit_alone"] = refit
+    for swaps in (kept, alone) if kept else ():
         losses |= swap_sweep(subject, unseen, swaps)[1]
     costs = delta_ppl(priced.base, losses, unseen.document, names=["candidate"])
     for kind, part in costs.groupby("candidate", sort=False):
