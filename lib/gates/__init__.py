@@ -12,7 +12,9 @@ from lib.gates.fitted import (
 )
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
 from lib.gates.inputs import Inputs
+from lib.gates.massive import MASSIVE_TIMES, maps_without_massive, norm_limits
 from lib.gates.protocol import Protocol, at_depths, protocol, ridge_maps, spread
+from lib.gates.replacements import deletions, fit_facts, map_documents, maps_of, mean_outputs
 from lib.gates.routing import (
     Routed,
     everywhere,
@@ -24,6 +26,7 @@ from lib.gates.routing import (
 
 __all__ = [
     "GATES",
+    "MASSIVE_TIMES",
     "MLP",
     "Chosen",
     "Deltas",
@@ -38,13 +41,20 @@ __all__ = [
     "choose_gates",
     "clustered_auc",
     "compositions",
+    "deletions",
     "deltas",
     "everywhere",
+    "fit_facts",
     "fit_gate",
     "fitted_gates",
     "gate_parameters",
     "gate_scores",
     "labels",
+    "map_documents",
+    "maps_of",
+    "maps_without_massive",
+    "mean_outputs",
+    "norm_limits",
     "padded",
     "protocol",
     "random_mask",
