@@ -1,9 +1,20 @@
 """Which tokens need the nonlinear path, and what it saves to route them (Balogh)."""
 
+from lib.gates.auc import auc_table, clustered_auc, score_table
 from lib.gates.delta import Deltas, deltas, single_deltas, tails
+from lib.gates.fitted import (
+    Chosen,
+    Fitted,
+    best_gates,
+    choose_gates,
+    fitted_gates,
+    gate_scores,
+)
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
 from lib.gates.inputs import Inputs
+from lib.gates.massive import MASSIVE_TIMES, maps_without_massive, norm_limits
 from lib.gates.protocol import Protocol, at_depths, protocol, ridge_maps, spread
+from lib.gates.replacements import deletions, fit_facts, map_documents, maps_of, mean_outputs
 from lib.gates.routing import (
     Routed,
     everywhere,
@@ -15,25 +26,42 @@ from lib.gates.routing import (
 
 __all__ = [
     "GATES",
+    "MASSIVE_TIMES",
     "MLP",
+    "Chosen",
     "Deltas",
+    "Fitted",
     "Inputs",
     "Labels",
     "Protocol",
     "Routed",
     "at_depths",
+    "auc_table",
+    "best_gates",
+    "choose_gates",
+    "clustered_auc",
     "compositions",
+    "deletions",
     "deltas",
     "everywhere",
+    "fit_facts",
     "fit_gate",
+    "fitted_gates",
     "gate_parameters",
+    "gate_scores",
     "labels",
+    "map_documents",
+    "maps_of",
+    "maps_without_massive",
+    "mean_outputs",
+    "norm_limits",
     "padded",
     "protocol",
     "random_mask",
     "ridge_maps",
     "routed",
     "routed_losses",
+    "score_table",
     "single_deltas",
     "spread",
     "tails",
