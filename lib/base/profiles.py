@@ -63,8 +63,10 @@ class Profile:
     """tokens of other documents on which a gated layer is priced (Balogh §3.2: 12 k)"""
     gate_blocks: int | None = None
     """how many blocks, evenly spaced, are gated; None: all"""
-    linear_shares: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.35, 0.6)
+    linear_shares: tuple[float, ...] = (0.03, 0.1, 0.2, 0.35, 0.6, 0.9)
     """shares of the FFN evaluations that routers over the whole network send to the linear maps"""
+    label_shares: tuple[float, ...] = (0.1, 0.2, 0.35)
+    """those at which further labels and routers are compared"""
     refit_tokens: int = 16_384
     """tokens on which maps are refitted for a router, or in order"""
     effect_windows: int = 16
@@ -132,7 +134,8 @@ PROFILES = {
         gate_tokens=2_048,
         choose_tokens=1_024,
         route_tokens=1_024,
-        linear_shares=(0.05, 0.1, 0.35),
+        linear_shares=(0.1, 0.35),
+        label_shares=(0.1, 0.35),
         refit_tokens=2_048,
         effect_windows=4,
         speed_repeats=5,
@@ -175,7 +178,6 @@ PROFILES = {
         choose_tokens=1_280,
         route_tokens=1_280,
         gate_blocks=6,
-        linear_shares=(0.05, 0.1, 0.2, 0.35, 0.6),
         refit_tokens=4_096,
         effect_windows=10,
         token_tokens=8_192,

@@ -2,11 +2,14 @@
 
 from lib.gates.auc import auc_table, clustered_auc, score_table
 from lib.gates.compound import (
+    all_costs,
     gated,
     inflation,
     less_random,
     one_by_one,
     over_draws,
+    pooled,
+    printed_block,
     same_shares,
     saved_interval,
     share_interval,
@@ -32,10 +35,11 @@ from lib.gates.frontier import (
     lowest,
     masked,
     needed,
+    router_points,
 )
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
 from lib.gates.inputs import Inputs
-from lib.gates.learned import below, calibrated, regression, regressions, values
+from lib.gates.learned import below, calibrated, log_size, regression, regressions, values
 from lib.gates.protocol import Protocol, at_depths, protocol, ridge_maps, spread
 from lib.gates.refit import refit
 from lib.gates.reliability import split_half, validity
@@ -62,6 +66,7 @@ __all__ = [
     "Protocol",
     "Routed",
     "Work",
+    "all_costs",
     "at_depths",
     "at_random",
     "auc_table",
@@ -89,6 +94,7 @@ __all__ = [
     "labels",
     "less_random",
     "linear_share",
+    "log_size",
     "lowest",
     "masked",
     "needed",
@@ -97,6 +103,8 @@ __all__ = [
     "padded",
     "paired_seconds",
     "paper_saved",
+    "pooled",
+    "printed_block",
     "protocol",
     "random_mask",
     "refit",
@@ -105,6 +113,7 @@ __all__ = [
     "ridge_maps",
     "routed",
     "routed_losses",
+    "router_points",
     "same_shares",
     "saved_interval",
     "score_table",

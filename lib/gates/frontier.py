@@ -94,6 +94,24 @@ def masked(maps: Mapping[int, nn.Module], masks: Mapping[int, np.ndarray]) -> Ro
     return {block: (maps[block], mask) for block, mask in masks.items() if mask.any()}
 
 
+def router_points(
+    routers: Mapping[str, Scores],
+    shares: Sequence[float],
+    maps: Mapping[int, nn.Module],
+    document=None,
+) -> dict[Point, Route]:
+    """A route for each router and share: the evaluations with the lowest score over all blocks;
+    with `document` [n], by cuts found on the other half of the documents."""
+    return {
+        (name, share): masked(
+            maps,
+            lowest(score, share) if document is None else cut_elsewhere(score, share, document),
+        )
+        for name, score in routers.items()
+        for share in shares
+    }
+
+
 def linear_share(found: Routed, route: Hashable, n_blocks: int) -> float:
     """Share of the evaluations of `n_blocks` blocks that were linear under a route, which may name
     fewer of them."""
@@ -127,7 +145,7 @@ def frontier(found: Routed, points: Sequence[Point], n_blocks: int, document) ->
 
 def needed(
     found: Routed,
-    points: Sequence[Point],
+    points: Sequence[Hashable],
     n_blocks: int,
     document,
     cost: float,
@@ -138,8 +156,8 @@ def needed(
     the base perplexity, by the points of one router, with a 95% bootstrap over documents.
 
     The mean loss difference is read linearly between the points, from none at share 1, and the
-    share is where it first exceeds log(1 + cost). Where it never does within the points, the
-    interval is about the last of them, an upper bound.
+    share is where it first exceeds log(1 + cost). `points` may end with the route that is linear
+    everywhere; where the cost is never exceeded, the share is that of the last point.
     """
     shares = np.array([linear_share(found, point, n_blocks) for point in points])
     order = np.argsort(shares)

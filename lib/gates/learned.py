@@ -29,6 +29,12 @@ def regression(x: np.ndarray, label: np.ndarray) -> Layered:
     return Layered(v, found.intercept_ - scaler.mean_ @ v)
 
 
+def log_size(label: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """The logarithm of |label|: a regression of a label whose size spans several powers of ten
+    would see its largest values alone."""
+    return {b: np.log(np.abs(v) + np.finfo(np.float32).tiny) for b, v in label.items()}
+
+
 def regressions(inputs: Inputs, label: Mapping[int, np.ndarray]) -> dict[int, Layered]:
     """A score of every block that predicts its label {block: [n, seq_len-1]} on the windows of
     `inputs`. Each is cached when it is done."""
@@ -50,9 +56,21 @@ def _regress(work: tuple, tick: Callable[[int], None]) -> dict:
 
 
 def values(scores: Mapping[int, Layered], inputs: Inputs) -> dict[int, np.ndarray]:
-    """What scores say on the windows of `inputs`, {block: [n, seq_len-1]}."""
-    with torch.no_grad():
-        return {b: as_numpy(s.score(torch.from_numpy(inputs(b)))) for b, s in scores.items()}
+    """What scores say on the windows of `inputs`, {block: [n, seq_len-1]}. Each block is cached."""
+    items = []
+    for block, score in scores.items():
+        weights = digest((repr(score), dict(score.state_dict())))
+        items.append(Item(inputs.key(block) | {"score": weights}, (inputs, block, score)))
+    title = f"scores of {len(scores)} blocks"
+    found = each(_values, items, total=len(items), desc=title, unit="block")
+    return dict(zip(scores, found, strict=True))
+
+
+@cached
+@torch.no_grad()
+def _values(work: tuple, tick: Callable[[int], None]) -> np.ndarray:
+    inputs, block, score = work
+    return as_numpy(score.cpu().score(torch.from_numpy(inputs(block))))
 
 
 def calibrated(

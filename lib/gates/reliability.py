@@ -73,4 +73,4 @@ def validity(
     predicted = np.stack([label[b][rows, positions[b]] for b in blocks])  # [blocks, n]
     effect = np.stack([effects[b] for b in blocks])
     at = lambda drawn: spearman(predicted[:, drawn].ravel(), effect[:, drawn].ravel())
-    return bootstrap(at, rows, seed=seed, resamples=500)
+    return bootstrap(at, rows, seed=seed, resamples=200)
