@@ -87,7 +87,7 @@ def test_a_gate_that_knows_the_answer_has_an_auc_of_one_and_noise_one_half(setti
 def test_the_best_gate_is_the_one_with_the_lowest_loss(setting):
     subject, parts, _, _, fitted = setting
     chosen = choose_gates(subject, parts, fitted)
-    assert len(chosen.table) == len(BLOCKS) * 5
+    assert len(chosen.table) == len(BLOCKS) * len(GATES)
     of = chosen.table[chosen.table.block == 2].set_index("kind")
     assert chosen.kind[2] == of.cost.idxmin() and of.linear_share.between(0, 1).all()
     gate = best_gates(fitted, chosen)[2]
@@ -96,6 +96,8 @@ def test_the_best_gate_is_the_one_with_the_lowest_loss(setting):
     assert cost == pytest.approx(of.cost.min(), abs=1e-6)
     only = choose_gates(subject, parts, fitted, ["b=3"])
     assert set(only.kind.values()) == {"b=3"}
+    with pytest.raises(InputError, match="unknown gate"):
+        choose_gates(subject, parts, fitted, ["b=9"])
 
 
 def test_inputs_and_deltas_of_other_windows_are_refused(setting):

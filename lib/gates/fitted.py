@@ -9,13 +9,13 @@ import pandas as pd
 import torch
 
 from lib.base.cache import as_numpy, cached, digest
-from lib.base.errors import InputError
+from lib.base.errors import InputError, unknown
 from lib.base.steps import Item, each
 from lib.gates.delta import Deltas
 from lib.gates.gate import GATES, MLP, Labels, Layered, fit_gate, labels
 from lib.gates.inputs import Inputs
 from lib.gates.protocol import Protocol
-from lib.gates.routing import routed_losses
+from lib.gates.routing import Routed, routed_losses
 from lib.models.subjects import Subject
 
 Unit = tuple[int, str]
@@ -47,6 +47,8 @@ class Chosen:
     """by block: the kind with the lowest loss on the sample for choosing"""
     table: pd.DataFrame
     """a row a block and kind: cost (a fraction of the base perplexity) and linear_share there"""
+    routed: Routed
+    """the losses themselves, by (block, kind)"""
 
 
 def fitted_gates(
@@ -67,10 +69,11 @@ def fitted_gates(
     rules = {block: labels(delta) for block, delta in sorted(deltas.by_block.items())}
     units = [(block, kind) for block in rules for kind in kinds]
     items = []
+    document = np.repeat(np.asarray(inputs.windows.document), shape[1])
     for block, kind in units:
         positive = rules[block].of(deltas.by_block[block])
         key = inputs.key(block) | {"labels": digest(positive), "kind": kind, "seed": seed}
-        items.append(Item(key, (inputs, block, kind, positive, seed)))
+        items.append(Item(key, (inputs, block, kind, positive.ravel(), seed, document)))
     title = f"gates of {len(rules)} blocks"
     states = list(each(_fit, items, total=len(items), desc=title, unit="gate"))
     gates = {unit: Layered(**state) for unit, state in zip(units, states, strict=True)}
@@ -79,9 +82,9 @@ def fitted_gates(
 
 @cached
 def _fit(work: tuple, tick: Callable[[int], None]) -> dict:
-    inputs, block, kind, positive, seed = work
+    inputs, block, kind, positive, seed, document = work
     x = inputs(block)
-    gate = fit_gate(kind, x.reshape(-1, x.shape[-1]), positive.ravel(), seed)
+    gate = fit_gate(kind, x.reshape(-1, x.shape[-1]), positive, seed, document)
     return {name: as_numpy(b) for name, b in gate.named_buffers()} | {"relu": gate.relu}
 
 
@@ -111,11 +114,13 @@ def _score(work: tuple, tick: Callable[[int], None]) -> list[np.ndarray]:
 
 
 def choose_gates(
-    subject: Subject, parts: Protocol, fitted: Fitted, kinds: Sequence[str] | None = None
+    subject: Subject, parts: Protocol, fitted: Fitted, kinds: Sequence[str] = GATES
 ) -> Chosen:
     """The gate of each block with the lowest loss on parts.choose when it alone is active, among
-    `kinds` (default: all that were fitted)."""
-    kinds = fitted.kinds if kinds is None else list(kinds)
+    `kinds` (default: the paper's four). Raises InputError for a kind that was not fitted."""
+    missing = next((kind for kind in kinds if kind not in fitted.kinds), None)
+    if missing is not None:
+        raise unknown("gate", missing, fitted.kinds)
     routes = {
         (block, kind): {block: (parts.maps[block], fitted.gates[block, kind])}
         for block in fitted.blocks
@@ -132,7 +137,7 @@ def choose_gates(
         for block, kind in routes
     )
     best = table.loc[table.groupby("block").cost.idxmin()]
-    return Chosen(dict(zip(best.block.tolist(), best.kind, strict=True)), table)
+    return Chosen(dict(zip(best.block.tolist(), best.kind, strict=True)), table, found)
 
 
 def best_gates(fitted: Fitted, chosen: Chosen) -> dict[int, Layered]:
