@@ -73,6 +73,8 @@ class Profile:
     """windows in which single evaluations are priced, one a block"""
     speed_repeats: int = 30
     """paired repetitions of a timing"""
+    across_blocks: int | None = None
+    """as `gate_blocks`, where several models are laid beside each other"""
     token_tokens: int = 49_152
     """tokens on which δ is read by token (Balogh §4.3: 50 k)"""
     simple_corpus: str = "king-james"
@@ -139,6 +141,7 @@ PROFILES = {
         refit_tokens=2_048,
         effect_windows=4,
         speed_repeats=5,
+        across_blocks=3,
         token_tokens=4_096,
         simple_corpus="wikipedia-sample",
         mixer_vocab=256,
@@ -180,6 +183,7 @@ PROFILES = {
         gate_blocks=6,
         refit_tokens=4_096,
         effect_windows=10,
+        across_blocks=6,
         token_tokens=8_192,
         mixer_steps=120,
         mixer_rates=(3e-2, 1e-1),

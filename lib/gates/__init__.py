@@ -1,5 +1,16 @@
 """Which tokens need the nonlinear path, and what it saves to route them (Balogh)."""
 
+from lib.gates.across import (
+    below_base,
+    difference_over_documents,
+    difference_over_seeds,
+    ends_over_middle,
+    median_cost,
+    nearest_pairs,
+    over_routing,
+    ratio_over_documents,
+    ratio_over_seeds,
+)
 from lib.gates.auc import auc_table, clustered_auc, score_table
 from lib.gates.compound import (
     all_costs,
@@ -16,6 +27,7 @@ from lib.gates.compound import (
 )
 from lib.gates.delta import Deltas, deltas, single_deltas, tails
 from lib.gates.evaluations import Evaluations, evaluations, single_effects
+from lib.gates.fit_rows import rows_per_feature
 from lib.gates.fitted import (
     Chosen,
     Fitted,
@@ -40,6 +52,17 @@ from lib.gates.frontier import (
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
 from lib.gates.inputs import Inputs
 from lib.gates.learned import below, calibrated, log_size, regression, regressions, values
+from lib.gates.own_text import on_training_text, overfitting, spare
+from lib.gates.printed import (
+    PAIRS,
+    SIX,
+    TIERS,
+    base_miss,
+    gated_costs,
+    printed_blocks,
+    table_miss,
+    wins,
+)
 from lib.gates.protocol import Protocol, at_depths, protocol, ridge_maps, spread
 from lib.gates.refit import refit
 from lib.gates.reliability import split_half, validity
@@ -52,10 +75,15 @@ from lib.gates.routing import (
     routed_losses,
 )
 from lib.gates.speed import Gated, break_even, paired_seconds, speed_ratios, with_share
+from lib.gates.survey import EQUAL, Survey, survey, table8
 
 __all__ = [
+    "EQUAL",
     "GATES",
     "MLP",
+    "PAIRS",
+    "SIX",
+    "TIERS",
     "Chosen",
     "Deltas",
     "Evaluations",
@@ -65,12 +93,15 @@ __all__ = [
     "Labels",
     "Protocol",
     "Routed",
+    "Survey",
     "Work",
     "all_costs",
     "at_depths",
     "at_random",
     "auc_table",
+    "base_miss",
     "below",
+    "below_base",
     "best_gates",
     "break_even",
     "by_layer",
@@ -82,6 +113,9 @@ __all__ = [
     "cut_elsewhere",
     "decoder_work",
     "deltas",
+    "difference_over_documents",
+    "difference_over_seeds",
+    "ends_over_middle",
     "evaluations",
     "everywhere",
     "fit_gate",
@@ -90,6 +124,7 @@ __all__ = [
     "gate_parameters",
     "gate_scores",
     "gated",
+    "gated_costs",
     "inflation",
     "labels",
     "less_random",
@@ -97,16 +132,24 @@ __all__ = [
     "log_size",
     "lowest",
     "masked",
+    "median_cost",
+    "nearest_pairs",
     "needed",
+    "on_training_text",
     "one_by_one",
     "over_draws",
+    "over_routing",
+    "overfitting",
     "padded",
     "paired_seconds",
     "paper_saved",
     "pooled",
     "printed_block",
+    "printed_blocks",
     "protocol",
     "random_mask",
+    "ratio_over_documents",
+    "ratio_over_seeds",
     "refit",
     "regression",
     "regressions",
@@ -114,18 +157,24 @@ __all__ = [
     "routed",
     "routed_losses",
     "router_points",
+    "rows_per_feature",
     "same_shares",
     "saved_interval",
     "score_table",
     "share_interval",
     "single_deltas",
     "single_effects",
+    "spare",
     "speed_ratios",
     "split_half",
     "spread",
+    "survey",
+    "table8",
+    "table_miss",
     "tails",
     "validity",
     "values",
+    "wins",
     "with_share",
     "work",
 ]
