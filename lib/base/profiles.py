@@ -63,6 +63,18 @@ class Profile:
     """tokens of other documents on which a gated layer is priced (Balogh §3.2: 12 k)"""
     gate_blocks: int | None = None
     """how many blocks, evenly spaced, are gated; None: all"""
+    linear_shares: tuple[float, ...] = (0.03, 0.1, 0.2, 0.35, 0.6, 0.9)
+    """shares of the FFN evaluations that routers over the whole network send to the linear maps"""
+    label_shares: tuple[float, ...] = (0.1, 0.2, 0.35)
+    """those at which further labels and routers are compared"""
+    refit_tokens: int = 16_384
+    """tokens on which maps are refitted for a router, or in order"""
+    effect_windows: int = 16
+    """windows in which single evaluations are priced, one a block"""
+    speed_repeats: int = 30
+    """paired repetitions of a timing"""
+    across_blocks: int | None = None
+    """as `gate_blocks`, where several models are laid beside each other"""
     token_tokens: int = 32_768
     """tokens on which δ is read by token (Balogh §4.3: 50 k)"""
     simple_corpus: str = "king-james"
@@ -124,6 +136,12 @@ PROFILES = {
         gate_tokens=2_048,
         choose_tokens=1_024,
         route_tokens=1_024,
+        linear_shares=(0.1, 0.35),
+        label_shares=(0.1, 0.35),
+        refit_tokens=2_048,
+        effect_windows=4,
+        speed_repeats=5,
+        across_blocks=3,
         token_tokens=4_096,
         simple_corpus="wikipedia-sample",
         mixer_vocab=256,
@@ -163,6 +181,9 @@ PROFILES = {
         choose_tokens=1_280,
         route_tokens=1_280,
         gate_blocks=6,
+        refit_tokens=4_096,
+        effect_windows=10,
+        across_blocks=6,
         token_tokens=8_192,
         mixer_steps=120,
         mixer_rates=(3e-2, 1e-1),
@@ -191,6 +212,7 @@ PROFILES = {
         gate_tokens=20_480,
         choose_tokens=12_288,
         route_tokens=12_288,
+        refit_tokens=24_576,
         adamw_blocks=None,
         candidate_steps=8_000,
         heal_steps=200,
