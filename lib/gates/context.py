@@ -1,34 +1,36 @@
 """Gates that see a part of the FFN's input (Balogh §4.3.2, Table 4), and the controls that the
 paper lacks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from sklearn.preprocessing import OneHotEncoder
 
 from lib.base.cache import cached, digest
 from lib.base.errors import InputError
 from lib.base.steps import Item, each
 from lib.gates.delta import Deltas
 from lib.gates.gate import fit_gate, labels
-from lib.gates.streams import Split, Streams
-from lib.gates.types import less_types, type_means
+from lib.gates.streams import Streams
+from lib.gates.types import type_means
+from lib.gates.words import TYPES
 from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import joint_level
 from lib.stats.rows import auc_rows
 
 TABLE4 = ("full", "token", "context", "type", "random")
-"""the paper's five gates: x, x_e, x_c, the token's category, a random direction of x"""
-CONTROLS = (
-    "type mean",  # x's mean over the token's other occurrences
-    "less type mean",  # x less that mean
-    "less another's token",  # x less the x_e of another position: what subtraction alone does
-    "literal context",  # the paper to the letter: x less the raw embedding
-    "literal token",  # the raw embedding
-    "noise",  # as many features, all of them noise
-)
+"""the paper's five: x, e, x - e, the token's type, a random direction of x"""
+CONTROLS = {
+    "split token": "the token's part of x, the stream split before the norm",
+    "split context": "the context's part of x",
+    "context and token": "x - e and e side by side",
+    "another's token": "x - e', the embedding of another position: what subtraction alone does",
+    "type mean": "mean x of the token's type on other documents",
+    "less type mean": "x less that mean",
+    "type delta": "mean δ of the token's type on other documents, shrunk; nothing is trained",
+    "noise": "as many features as x has, all of them noise",
+}
 """what stands beside them"""
 DIRECTIONS = 20
 """random directions; their areas are averaged"""
@@ -40,8 +42,8 @@ class Sample:
 
     streams: Streams
     delta: Deltas
-    category: np.ndarray
-    """[n, seq_len-1], int: the category of each position's token"""
+    type: np.ndarray
+    """[n, seq_len-1], the type of each position's token, index into TYPES"""
 
     @property
     def tokens(self) -> np.ndarray:
@@ -55,27 +57,40 @@ class Sample:
         return np.repeat(windows.document.numpy(), windows.seq_len - 1)
 
 
-def gate_rows(learn: Sample, test: Sample, blocks, seed: int = 42) -> dict[int, dict]:
+Rows = Mapping[int, Mapping[str, np.ndarray]]
+"""{block: {gate: a row a position}}"""
+
+
+def gate_rows(
+    learn: Sample, test: Sample, blocks: Sequence[int], seed: int = 42
+) -> dict[int, dict[str, np.ndarray]]:
     """{block: {gate: rows [positions]}} whose means are the areas under the ROC curve of gates
     that learned on `learn`, for the labels of `test` by the threshold of `learn`.
 
     Each gate is a logistic regression ("linear" of Table 1) on what it is named after. A random
-    direction is one feature, its sign learned; the rows of DIRECTIONS of them are averaged. Raises
-    InputError if the two share a document of one corpus part, or labels are of one class.
+    direction is one feature, its sign learned; the rows of DIRECTIONS of them are averaged.
     """
+    scores = gate_scores(learn, test, blocks, seed)
+    return {b: _rows(learn, test, b, found) for b, found in scores.items()}
+
+
+def gate_scores(
+    learn: Sample, test: Sample, blocks: Sequence[int], seed: int = 42
+) -> dict[int, dict[str, np.ndarray]]:
+    """{block: {gate: logits of "linear OK" on `test`, [draws, positions]}}."""
     items = []
     for block in blocks:
         key = {
             "learn": learn.streams.key(block),
             "test": test.streams.key(block),
             "delta": digest([s.delta.by_block[block] for s in (learn, test)]),
-            "category": digest([learn.category, test.category]),
+            "type": digest([learn.type, test.type]),
             "seed": seed,
         }
         items.append(Item(key, (learn, test, block, seed), len(TABLE4) + len(CONTROLS)))
     total = sum(item.size for item in items)
     found = each(_scores, items, total=total, desc="gates of token and context", unit="gate")
-    return {b: _rows(learn, test, b, scores) for b, scores in zip(blocks, found, strict=True)}
+    return dict(zip(blocks, found, strict=True))
 
 
 def _rows(learn: Sample, test: Sample, block: int, scores: dict) -> dict[str, np.ndarray]:
@@ -89,10 +104,12 @@ def _rows(learn: Sample, test: Sample, block: int, scores: dict) -> dict[str, np
 
 @cached
 def _scores(work: tuple, tick: Callable[[int], None]) -> dict[str, np.ndarray]:
-    """{gate: logits of "linear OK" on `test`, [draws, positions] float32}."""
     learn, test, block, seed = work
     delta = learn.delta.by_block[block].ravel()
     linear, found = labels(delta).of(delta), {}
+    means = type_means(delta[:, None], learn.tokens, learn.document, test.tokens)[1]
+    found["type delta"] = -means.T
+    tick(1)
     for name, draws in _inputs(learn, test, block, seed):
         scores = []
         for seen, unseen in draws:
@@ -100,37 +117,33 @@ def _scores(work: tuple, tick: Callable[[int], None]) -> dict[str, np.ndarray]:
             scores.append(unseen @ gate.v.numpy() + float(gate.c))
         found[name] = np.stack(scores).astype(np.float32)
         tick(1)
-    return found
+    return {name: found[name] for name in (*TABLE4, *CONTROLS)}
 
 
 def _inputs(learn: Sample, test: Sample, block: int, seed: int) -> Iterator[tuple[str, list]]:
     """Each gate's features, (name, [(on `learn`, on `test`)]), one pair a draw."""
-    samples, splits = (learn, test), (learn.streams(block), test.streams(block))
-    pair = lambda of: [tuple(map(of, splits))]
-    x = [split.rows("x") for split in splits]
-    d, chance = x[0].shape[1], np.random.default_rng(seed)
-    for name, part in (("full", "x"), ("token", "token"), ("context", "context")):
-        yield name, pair(lambda split, part=part: split.rows(part))
-    coder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
-    coder.fit(learn.category.reshape(-1, 1))
-    yield "type", [tuple(coder.transform(s.category.reshape(-1, 1)) for s in samples)]
-    directions = chance.normal(size=(DIRECTIONS, d)).astype(np.float32)
+    splits = learn.streams(block), test.streams(block)
+    x, e = ([split.rows(part) for split in splits] for part in ("x", "embedding"))
+    both, chance = (0, 1), np.random.default_rng(seed)
+    one = lambda of: [tuple(map(of, both))]
+    yield "full", [tuple(x)]
+    yield "token", [tuple(e)]
+    yield "context", one(lambda i: x[i] - e[i])
+    codes = np.eye(len(TYPES), dtype=np.float32)
+    yield "type", [(codes[learn.type.ravel()], codes[test.type.ravel()])]
+    directions = chance.normal(size=(DIRECTIONS, x[0].shape[1])).astype(np.float32)
     yield "random", [tuple((rows @ w)[:, None] for rows in x) for w in directions]
+    yield "split token", one(lambda i: splits[i].rows("token"))
+    yield "split context", one(lambda i: splits[i].rows("context"))
+    yield "context and token", one(lambda i: np.concatenate([x[i] - e[i], e[i]], axis=1))
+    yield "another's token", one(lambda i: x[i] - chance.permutation(e[i]))
     means = type_means(x[0], learn.tokens, learn.document, test.tokens)
     yield "type mean", [means]
-    yield "less type mean", [less_types(x, means)]
-    yield "less another's token", pair(lambda split: _less_another(split, seed))
-    yield "literal context", pair(lambda split: split.rows("x") - split.rows("embedding"))
-    yield "literal token", pair(lambda split: split.rows("embedding"))
-    yield "noise", [tuple(chance.normal(size=rows.shape).astype(np.float32) for rows in x)]
+    yield "less type mean", one(lambda i: x[i] - means[i])
+    yield "noise", one(lambda i: chance.normal(size=x[i].shape).astype(np.float32))
 
 
-def _less_another(split: Split, seed: int) -> np.ndarray:
-    token = split.rows("token")
-    return split.rows("x") - token[np.random.default_rng(seed).permutation(len(token))]
-
-
-def auc_table(rows: Mapping[int, Mapping[str, np.ndarray]], document) -> pd.DataFrame:
+def auc_table(rows: Rows, document) -> pd.DataFrame:
     """A row a block and gate: columns block, gate, mean, low, high (95% over documents)."""
     found = []
     for block, gates in rows.items():
@@ -140,16 +153,20 @@ def auc_table(rows: Mapping[int, Mapping[str, np.ndarray]], document) -> pd.Data
     return pd.DataFrame(found, columns=["block", "gate", "mean", "low", "high"])
 
 
-def auc_gaps(
-    rows: Mapping[int, Mapping[str, np.ndarray]], document, one: str, other: str | float
-) -> dict[int, Interval]:
-    """Area of gate `one` less that of `other` (or less a number), {block: 95% over documents},
-    paired, for all blocks at once. Raises InputError for a gate that is not there."""
-    level, found = joint_level(len(rows)), {}
-    for block, gates in rows.items():
-        missing = [g for g in (one, other) if isinstance(g, str) and g not in gates]
-        if missing:
-            raise InputError(f"no gate {missing[0]!r}: known are {', '.join(gates)}.")
-        second = gates[other] if isinstance(other, str) else other
-        found[block] = clustered(gates[one] - second, document, level)
-    return found
+def gaps(rows: Rows, document, one: str, other: str | float) -> dict[int, Interval]:
+    """The statistic of `one` less that of `other` (or less a number), {block: 95% over
+    documents}, paired, for all blocks at once. Raises InputError for a gate that is not there."""
+    level = joint_level(len(rows))
+    return {b: clustered(_gap(gates, one, other), document, level) for b, gates in rows.items()}
+
+
+def mean_gap(rows: Rows, document, one: str, other: str | float) -> Interval:
+    """The same, mean over blocks."""
+    return clustered(np.mean([_gap(g, one, other) for g in rows.values()], axis=0), document)
+
+
+def _gap(gates: Mapping[str, np.ndarray], one: str, other: str | float) -> np.ndarray:
+    missing = [g for g in (one, other) if isinstance(g, str) and g not in gates]
+    if missing:
+        raise InputError(f"there is no gate {missing[0]!r}: known are {', '.join(gates)}.")
+    return gates[one] - (gates[other] if isinstance(other, str) else other)

@@ -1,7 +1,5 @@
 """What a token's other occurrences say: means by token type, from other documents, shrunk."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from lib.base.errors import InputError
@@ -35,11 +33,6 @@ def type_means(
     at = np.searchsorted(kinds, unseen).clip(max=len(kinds) - 1)
     known = kinds[at] == unseen
     return seen, shrunk(sums[at] * known[:, None], counts[at] * known)
-
-
-def less_types(x: Sequence[np.ndarray], means: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Each of `x` less its means."""
-    return tuple(rows - mean for rows, mean in zip(x, means, strict=True))
 
 
 def _by(index: np.ndarray, x: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
