@@ -1,6 +1,15 @@
 """Which tokens need the nonlinear path, and what it saves to route them (Balogh)."""
 
+from lib.gates.auc import auc_table, clustered_auc, score_table
 from lib.gates.delta import Deltas, deltas, single_deltas, tails
+from lib.gates.fitted import (
+    Chosen,
+    Fitted,
+    best_gates,
+    choose_gates,
+    fitted_gates,
+    gate_scores,
+)
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
 from lib.gates.inputs import Inputs
 from lib.gates.protocol import Protocol, at_depths, protocol, ridge_maps, spread
@@ -16,17 +25,25 @@ from lib.gates.routing import (
 __all__ = [
     "GATES",
     "MLP",
+    "Chosen",
     "Deltas",
+    "Fitted",
     "Inputs",
     "Labels",
     "Protocol",
     "Routed",
     "at_depths",
+    "auc_table",
+    "best_gates",
+    "choose_gates",
+    "clustered_auc",
     "compositions",
     "deltas",
     "everywhere",
     "fit_gate",
+    "fitted_gates",
     "gate_parameters",
+    "gate_scores",
     "labels",
     "padded",
     "protocol",
@@ -34,6 +51,7 @@ __all__ = [
     "ridge_maps",
     "routed",
     "routed_losses",
+    "score_table",
     "single_deltas",
     "spread",
     "tails",

@@ -31,6 +31,7 @@ from lib.stats.pairs import concordant_pairs, kendall_within, share_over, top_ov
 from lib.stats.published import half_unit, published
 from lib.stats.rank import RankResult, rank_correlation
 from lib.stats.ratios import absolute, influence, jackknife
+from lib.stats.resampled import Quantiles, over_documents, over_halves, weighted_mean
 from lib.stats.rules import guarded
 from lib.stats.twoway import (
     crossed,
@@ -46,6 +47,7 @@ __all__ = [
     "Concentrated",
     "Interval",
     "Judged",
+    "Quantiles",
     "RankResult",
     "absolute",
     "bootstrap",
@@ -67,6 +69,8 @@ __all__ = [
     "kendall_within",
     "largest",
     "last_less_mean",
+    "over_documents",
+    "over_halves",
     "over_seeds",
     "pairwise",
     "pearson",
@@ -87,4 +91,5 @@ __all__ = [
     "std_intervals",
     "top_overlap",
     "variance_shares",
+    "weighted_mean",
 ]

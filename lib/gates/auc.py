@@ -1,0 +1,83 @@
+"""How well a score ranks positions of unseen documents (Balogh §4.2: AUC 0.54-0.61)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from lib.base.errors import InputError
+from lib.gates.delta import Deltas
+from lib.gates.fitted import Fitted, gate_scores
+from lib.gates.inputs import Inputs
+from lib.stats.intervals import Interval, clustered
+from lib.stats.joint import joint_level
+
+
+def clustered_auc(score, positive, document, level: float = 0.95) -> Interval:
+    """Area under the ROC curve of `score` for `positive` (bool), with a t-interval over documents.
+
+    score, positive, document: [n]. The AUC is the share of pairs (positive, negative) in which the
+    positive scores higher, ties counting half; pairs join two documents, and each document's part
+    of the error is what its positives and its negatives add (Obuchowski, Biometrics 53, 1997). The
+    bounds are nan, which decides nothing, with fewer than two documents. Raises InputError where
+    one class is missing.
+    """
+    score, positive = np.asarray(score, float), np.asarray(positive, bool)
+    if positive.all() or not positive.any():
+        raise InputError(
+            f"all {len(positive):,} positions are of one class: an AUC needs both; use more tokens."
+        )
+    beaten = _beaten(score[~positive], score[positive])  # by each positive, share of the negatives
+    above = _beaten(-score[positive], -score[~positive])  # each negative, share of positives above
+    auc = beaten.mean()
+    # Values whose mean is the AUC, and whose sums over documents are the documents' influences.
+    values = np.empty(len(score))
+    values[positive] = (beaten - auc) / positive.mean()
+    values[~positive] = (above - auc) / (~positive).mean()
+    return clustered(auc + values, document, level)
+
+
+def _beaten(others: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Share of `others` [m] below each of `scores` [n], ties counting half: [n]."""
+    ordered = np.sort(others)
+    ends = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
+    return sum(ends) / (2 * len(ordered))
+
+
+def auc_table(fitted: Fitted, inputs: Inputs, deltas: Deltas, document) -> pd.DataFrame:
+    """Held-out AUC of every gate for the labels of its block: columns block, kind, auc, low, high,
+    joint_low, joint_high, positive (share "linear OK" there), linear_share.
+
+    inputs, deltas and document [n] are of windows that no gate has seen; the thresholds are those
+    of the gates' own. Intervals over documents, 95%: for each gate alone, and jointly over blocks.
+    """
+    scores = gate_scores(fitted, inputs)
+    positive = {b: fitted.labels[b].of(deltas.by_block[b]) for b in fitted.blocks}
+    return score_table(scores, positive, document)
+
+
+def score_table(
+    scores: Mapping[tuple[int, str], np.ndarray], positive: Mapping[int, np.ndarray], document
+) -> pd.DataFrame:
+    """AUC of scores {(block, name): [n, seq_len-1]} for the labels {block: bool [n, seq_len-1]},
+    a row each, with the columns of `auc_table`."""
+    level, rows = joint_level(len(positive)), []
+    for (block, name), score in scores.items():
+        truth = positive[block]
+        each = np.repeat(np.asarray(document), truth.shape[1])
+        alone = clustered_auc(score.ravel(), truth.ravel(), each)
+        joint = clustered_auc(score.ravel(), truth.ravel(), each, level)
+        rows.append(
+            {
+                "block": block,
+                "kind": name,
+                "auc": alone.value,
+                "low": alone.low,
+                "high": alone.high,
+                "joint_low": joint.low,
+                "joint_high": joint.high,
+                "positive": truth.mean(),
+                "linear_share": (score > 0).mean(),
+            }
+        )
+    return pd.DataFrame(rows)
