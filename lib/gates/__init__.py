@@ -12,7 +12,7 @@ from lib.gates.fitted import (
 )
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
 from lib.gates.inputs import Inputs
-from lib.gates.protocol import Protocol, at_depths, protocol, ridge_maps, spread
+from lib.gates.protocol import Protocol, at_depths, learners, protocol, ridge_maps, spread
 from lib.gates.routing import (
     Routed,
     everywhere,
@@ -45,6 +45,7 @@ __all__ = [
     "gate_parameters",
     "gate_scores",
     "labels",
+    "learners",
     "padded",
     "protocol",
     "random_mask",

@@ -17,6 +17,7 @@ from lib.gates.types import type_means
 from lib.gates.words import TYPES
 from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import joint_level
+from lib.stats.ratios import influence
 from lib.stats.rows import auc_rows
 
 TABLE4 = ("full", "token", "context", "type", "random")
@@ -61,20 +62,32 @@ Rows = Mapping[int, Mapping[str, np.ndarray]]
 """{block: {gate: a row a position}}"""
 
 
-def gate_rows(
-    learn: Sample, test: Sample, blocks: Sequence[int], seed: int = 42
+def part_rows(
+    learn: Sample,
+    test: Sample,
+    blocks: Sequence[int],
+    seed: int = 42,
+    where: np.ndarray | slice = slice(None),
 ) -> dict[int, dict[str, np.ndarray]]:
     """{block: {gate: rows [positions]}} whose means are the areas under the ROC curve of gates
-    that learned on `learn`, for the labels of `test` by the threshold of `learn`.
+    that learned on `learn`, for the labels of `test` by the threshold of `learn`; on the positions
+    of `test` in a mask `where`, if one is given.
 
     Each gate is a logistic regression ("linear" of Table 1) on what it is named after. A random
     direction is one feature, its sign learned; the rows of DIRECTIONS of them are averaged.
     """
-    scores = gate_scores(learn, test, blocks, seed)
-    return {b: _rows(learn, test, b, found) for b, found in scores.items()}
+    rows = {}
+    for block, scores in part_scores(learn, test, blocks, seed).items():
+        rule = labels(learn.delta.by_block[block].ravel())
+        linear = rule.of(test.delta.by_block[block].ravel())[where]
+        rows[block] = {
+            name: np.mean([auc_rows(linear, one[where]) for one in score], axis=0)
+            for name, score in scores.items()
+        }
+    return rows
 
 
-def gate_scores(
+def part_scores(
     learn: Sample, test: Sample, blocks: Sequence[int], seed: int = 42
 ) -> dict[int, dict[str, np.ndarray]]:
     """{block: {gate: logits of "linear OK" on `test`, [draws, positions]}}."""
@@ -91,15 +104,6 @@ def gate_scores(
     total = sum(item.size for item in items)
     found = each(_scores, items, total=total, desc="gates of token and context", unit="gate")
     return dict(zip(blocks, found, strict=True))
-
-
-def _rows(learn: Sample, test: Sample, block: int, scores: dict) -> dict[str, np.ndarray]:
-    rule = labels(learn.delta.by_block[block].ravel())
-    linear = rule.of(test.delta.by_block[block].ravel())
-    return {
-        name: np.mean([auc_rows(linear, one) for one in score], axis=0)
-        for name, score in scores.items()
-    }
 
 
 @cached
@@ -143,7 +147,7 @@ def _inputs(learn: Sample, test: Sample, block: int, seed: int) -> Iterator[tupl
     yield "noise", one(lambda i: chance.normal(size=x[i].shape).astype(np.float32))
 
 
-def auc_table(rows: Rows, document) -> pd.DataFrame:
+def part_table(rows: Rows, document) -> pd.DataFrame:
     """A row a block and gate: columns block, gate, mean, low, high (95% over documents)."""
     found = []
     for block, gates in rows.items():
@@ -170,3 +174,24 @@ def _gap(gates: Mapping[str, np.ndarray], one: str, other: str | float) -> np.nd
     if missing:
         raise InputError(f"there is no gate {missing[0]!r}: known are {', '.join(gates)}.")
     return gates[one] - (gates[other] if isinstance(other, str) else other)
+
+
+def less_best(rows: Rows, document, one: str, others: Sequence[str]) -> Interval:
+    """The statistic of `one` less the largest of those of `others` in each block, mean over
+    blocks; 95% over documents, paired."""
+    best = {b: max(others, key=lambda name: gates[name].mean()) for b, gates in rows.items()}
+    left = [_gap(gates, one, best[b]) for b, gates in rows.items()]
+    return clustered(np.mean(left, axis=0), document)
+
+
+def share_of_excess(rows: Rows, document, part: str, whole: str, chance: float = 0.5) -> Interval:
+    """What `part` has above chance over what `whole` has, each summed over blocks; 95% over
+    documents, paired; nan where the whole is not above it."""
+    sums = [sum(gates[name] - chance for gates in rows.values()) for name in (part, whole)]
+    return clustered(influence(*sums), document)
+
+
+def seen_often(learn: Sample, test: Sample, least: int = 10) -> np.ndarray:
+    """Which positions of `test` have a token that stands at least `least` times in `learn`."""
+    kinds, counts = np.unique(learn.tokens, return_counts=True)
+    return np.isin(test.tokens, kinds[counts >= least])

@@ -55,8 +55,7 @@ class Described:
 def describe(subject: Subject, windows: Windows, losses: np.ndarray) -> Described:
     """Features of every position of `windows` that has a loss; `losses` [n, seq_len-1] are those
     of the model as it is."""
-    key = {"windows": windows.key, "tokenizer": digest(repr(subject.tokenizer)), "types": TYPES}
-    said = _said(key, (subject.tokenizer, windows))
+    said = said_by_text(subject, windows)
     n, length = len(windows), windows.seq_len - 1
     surprisal = np.full((n, length), losses[:, :-1].mean())
     surprisal[:, 1:] = losses[:, :-1]
@@ -70,9 +69,15 @@ def describe(subject: Subject, windows: Windows, losses: np.ndarray) -> Describe
     return Described(table, said["type"], said["function word"].astype(bool))
 
 
+def said_by_text(subject: Subject, windows: Windows) -> dict[str, np.ndarray]:
+    """What the text alone says of each position that has a loss, arrays [n, seq_len-1]: the
+    features that need no model, and "type", the index into TYPES."""
+    key = {"windows": windows.key, "tokenizer": digest(repr(subject.tokenizer))}
+    return _said(key, (subject.tokenizer, windows))
+
+
 @cached
 def _said(work: tuple) -> dict[str, np.ndarray]:
-    """What the text alone says of each position that has a loss, arrays [n, seq_len-1]."""
     from wordfreq import zipf_frequency
 
     tokenizer, windows = work

@@ -9,8 +9,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV, GroupKFold
-from sklearn.pipeline import make_pipeline
+from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from lib.base.cache import cached, digest
@@ -25,7 +24,6 @@ REGRESSORS = (
     "features, trees",
     "features of the next token, ridge",
     "token identity",
-    "features and identity",
     "activation, ridge",
     "activation, trees",
 )
@@ -34,15 +32,16 @@ TARGETS = ("raw", "clipped")
 """δ as it is, and cut off at the 1st and 99th percentile of the documents that are learned from"""
 COMPONENTS = 50
 """principal components of the activation that trees see"""
-PENALTIES = tuple(10.0**k for k in range(0, 7))
-N_FOLDS = 3
+PENALTIES = np.logspace(0, 7, 8)
+TREES = 60
 
 
 def explained(
     learn: Sample, test: Sample, described: Sequence[Described], blocks, seed: int = 42
 ) -> dict[int, dict[tuple[str, str], np.ndarray]]:
     """{block: {(regressor, target): rows [positions]}} whose means are R² on `test` of regressions
-    learned on `learn`; penalties and the number of trees are chosen by document folds of `learn`.
+    learned on `learn`; the penalty, or the number of trees, is chosen on a third of the documents
+    of `learn`.
 
     described: what is said of the positions of the two samples.
     """
@@ -55,18 +54,18 @@ def explained(
             "features": digest([d.table.to_numpy() for d in described]),
             "seed": seed,
         }
-        size = len(REGRESSORS) * len(TARGETS)
-        items.append(Item(key, (learn, test, described, block, seed), size))
+        items.append(Item(key, (learn, test, described, block, seed), len(REGRESSORS)))
     total = sum(item.size for item in items)
     found = each(_predictions, items, total=total, desc="regressions of δ", unit="fit")
-    return {
-        b: {
-            (name, target): r2_rows(_targets(learn, test, b)[target][1], predictions[k])
-            for target, predictions in by_target.items()
+    rows = {}
+    for block, predicted in zip(blocks, found, strict=True):
+        y = _targets(learn, test, block)[1]
+        rows[block] = {
+            (name, target): r2_rows(y[:, t], predicted[k][:, t])
             for k, name in enumerate(REGRESSORS)
+            for t, target in enumerate(TARGETS)
         }
-        for b, by_target in zip(blocks, found, strict=True)
-    }
+    return rows
 
 
 def r2_rows(y: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -74,56 +73,88 @@ def r2_rows(y: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     return 1 - influence(np.square(y - predicted), np.square(y - y.mean()))
 
 
-def _targets(learn: Sample, test: Sample, block: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    y, z = (s.delta.by_block[block].ravel() for s in (learn, test))
-    ends = np.percentile(y, [1, 99])
-    return {"raw": (y, z), "clipped": (y.clip(*ends), z.clip(*ends))}
+def _targets(learn: Sample, test: Sample, block: int) -> list[np.ndarray]:
+    """δ of the two samples, [positions, targets]."""
+    pair = [s.delta.by_block[block].ravel() for s in (learn, test)]
+    ends = np.percentile(pair[0], [1, 99])
+    return [np.stack([y, y.clip(*ends)], axis=1) for y in pair]
 
 
 @cached
-def _predictions(work: tuple, tick: Callable[[int], None]) -> dict[str, np.ndarray]:
-    """{target: predictions on `test` [regressors, positions]}."""
+def _predictions(work: tuple, tick: Callable[[int], None]) -> list[np.ndarray]:
+    """Predictions of each regressor on `test`, [positions, targets]."""
     learn, test, described, block, seed = work
-    found: dict[str, list] = {target: [] for target in TARGETS}
-    targets = _targets(learn, test, block)
-    for model, seen, unseen in _models(learn, test, described, block, seed):
-        for target, (y, _) in targets.items():
-            model.fit(seen, y, groups=learn.document)
-            found[target].append(model.predict(unseen).astype(np.float32))
-            tick(1)
-    return {target: np.stack(rows) for target, rows in found.items()}
+    y, groups = _targets(learn, test, block)[0], learn.document
+    folds = GroupKFold(min(3, len(np.unique(groups))))
+    split = next(iter(folds.split(y, groups=groups)))
+    found = []
+    for fit, seen, unseen in _regressors(learn, test, described, block, seed):
+        found.append(fit(seen, y, unseen, split).astype(np.float32))
+        tick(1)
+    return found
 
 
-def _models(learn, test, described, block: int, seed: int) -> Iterator[tuple]:
-    """(search, features of `learn`, of `test`), in the order of REGRESSORS."""
-    folds = GroupKFold(min(N_FOLDS, len(np.unique(learn.document))))
-    tables = [d.table for d in described]
-    coded = make_column_transformer(
+def _regressors(learn, test, described, block: int, seed: int) -> Iterator[tuple]:
+    """(how it is fitted, what it sees on `learn`, on `test`), in the order of REGRESSORS."""
+    samples, tables = (learn, test), [d.table for d in described]
+    trees = lambda *work: _trees(*work, seed=seed)
+    coded = _coded(*tables)
+    yield _ridge, *coded
+    yield trees, *coded
+    after = [_of_next(t, s.streams.windows.seq_len) for t, s in zip(tables, samples, strict=True)]
+    yield _ridge, *_coded(*after)
+    # Ridge regression on one-hot tokens is the mean of each type, shrunk to that of all.
+    identity = OneHotEncoder(handle_unknown="ignore").fit(learn.tokens[:, None])
+    yield _ridge, *(identity.transform(s.tokens[:, None]) for s in samples)
+    x = [s.streams(block).rows("x") for s in samples]
+    scaler = StandardScaler().fit(x[0])
+    yield _ridge, *map(scaler.transform, x)
+    pca = PCA(min(COMPONENTS, *x[0].shape), random_state=seed).fit(x[0])
+    yield trees, *map(pca.transform, x)
+
+
+def _coded(seen: pd.DataFrame, unseen: pd.DataFrame) -> list[np.ndarray]:
+    """Features as numbers: parts of speech one-hot, the others standardized."""
+    coder = make_column_transformer(
         (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["part of speech"]),
         remainder=StandardScaler(),
     )
-    ridge = {"ridge__alpha": PENALTIES}
-    # Ridge regression on one-hot tokens is the mean of each type, shrunk to that of all.
-    identity = OneHotEncoder(handle_unknown="ignore")
-    both = make_column_transformer((identity, ["token"]), remainder=coded)
-    trees = HistGradientBoostingRegressor(
-        learning_rate=0.05, min_samples_leaf=50, early_stopping=False, random_state=seed
+    return [coder.fit_transform(seen), coder.transform(unseen)]
+
+
+def _ridge(seen, y: np.ndarray, unseen, split: tuple) -> np.ndarray:
+    """Ridge regression, the penalty of each target chosen on the second part of `split`."""
+    taught, held = split
+    alphas = np.repeat(PENALTIES, y.shape[1])
+    many = Ridge(alphas).fit(seen[taught], np.tile(y[taught], len(PENALTIES)))
+    left = many.predict(seen[held]) - np.tile(y[held], len(PENALTIES))
+    errors = np.square(left).sum(0).reshape(len(PENALTIES), -1)
+    best = PENALTIES[errors.argmin(0)]
+    return Ridge(best).fit(seen, y).predict(unseen)
+
+
+def _trees(seen, y: np.ndarray, unseen, split: tuple, seed: int) -> np.ndarray:
+    """Boosted trees, their number for each target chosen on the second part of `split`."""
+    taught, held = split
+    model = HistGradientBoostingRegressor(
+        learning_rate=0.1,
+        max_iter=TREES,
+        max_leaf_nodes=15,
+        min_samples_leaf=50,
+        early_stopping=False,
+        random_state=seed,
     )
-    grown = {"histgradientboostingregressor__max_iter": (1, 20, 80)}
-    search = lambda *steps, grid: GridSearchCV(make_pipeline(*steps), grid, cv=folds)
-    yield search(coded, Ridge(), grid=ridge), *tables
-    yield search(coded, trees, grid=grown), *tables
-    samples = (learn, test)
-    after = [_of_next(t, s.streams.windows.seq_len) for t, s in zip(tables, samples, strict=True)]
-    yield search(coded, Ridge(), grid=ridge), *after
-    tokens = [s.tokens.reshape(-1, 1) for s in samples]
-    yield search(identity, Ridge(), grid=ridge), *tokens
-    joined = [t.assign(token=s.tokens) for t, s in zip(tables, samples, strict=True)]
-    yield search(both, Ridge(), grid=ridge), *joined
-    x = [s.streams(block).rows("x") for s in samples]
-    yield search(StandardScaler(), Ridge(), grid=ridge), *x
-    pca = PCA(min(COMPONENTS, *x[0].shape), random_state=seed).fit(x[0])
-    yield search(StandardScaler(), trees, grid=grown), *map(pca.transform, x)
+    found = []
+    for target in y.T:
+        model.set_params(max_iter=TREES).fit(seen[taught], target[taught])
+        errors = [np.square(p - target[held]).sum() for p in model.staged_predict(seen[held])]
+        flat = np.square(target[taught].mean() - target[held]).sum()
+        if flat <= min(errors):  # no tree at all
+            found.append(np.full(len(unseen), target.mean()))
+            continue
+        model.set_params(max_iter=int(np.argmin(errors)) + 1).fit(seen, target)
+        found.append(model.predict(unseen))
+    return np.stack(found, axis=1)
 
 
 def _of_next(table: pd.DataFrame, seq_len: int) -> pd.DataFrame:

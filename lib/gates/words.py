@@ -23,10 +23,9 @@ _CLOSED = {
     *("DT", "PDT", "WDT", "PRP", "PRP$", "WP", "WP$", "IN", "TO", "CC", "MD", "EX", "RP", "POS"),
     *("WRB", "PRP-", "UH"),
 }
-_AUXILIARIES = frozenset(
-    "be am is are was were been being have has had having do does did 's 're 've 'm 'd 'll n't "
-    "not".split()
-)
+_BE = ("be", "am", "is", "are", "was", "were", "been", "being")
+_HAVE_DO = ("have", "has", "had", "having", "do", "does", "did", "not", "n't")
+_AUXILIARIES = frozenset((*_BE, *_HAVE_DO))
 _WORD_STARTS = ("Ġ", "▁", " ", "Ċ", "ĉ", "\n")
 _SENTENCE_END = re.compile(r"[.!?]['\")\]]*$|\n")
 
