@@ -64,7 +64,7 @@ from lib.gates.printed import (
     table_miss,
     wins,
 )
-from lib.gates.protocol import Protocol, at_depths, protocol, ridge_maps, spread
+from lib.gates.protocol import Protocol, at_depths, learners, protocol, ridge_maps, spread
 from lib.gates.refit import refit
 from lib.gates.reliability import split_half, validity
 from lib.gates.replacements import deletions, fit_facts, map_documents, maps_of, mean_outputs
@@ -132,6 +132,7 @@ __all__ = [
     "gated_costs",
     "inflation",
     "labels",
+    "learners",
     "less_random",
     "linear_share",
     "log_size",
