@@ -65,6 +65,8 @@ class Profile:
     """how many blocks, evenly spaced, are gated; None: all"""
     token_tokens: int = 49_152
     """tokens on which δ is read by token (Balogh §4.3: 50 k)"""
+    list_corpora: tuple[str, ...] = ("king-james", "python-stdlib")
+    """other domains on which routing lists are looked up (Balogh §4.3.3: LAMBADA)"""
     simple_corpus: str = "king-james"
     """the simplest text at hand, for the linear language models (Badger: TinyStories)"""
     mixer_vocab: int = 512
@@ -125,6 +127,7 @@ PROFILES = {
         choose_tokens=1_024,
         route_tokens=1_024,
         token_tokens=4_096,
+        list_corpora=("python-stdlib",),
         simple_corpus="wikipedia-sample",
         mixer_vocab=256,
         mixer_context=16,
@@ -191,6 +194,7 @@ PROFILES = {
         gate_tokens=20_480,
         choose_tokens=12_288,
         route_tokens=12_288,
+        list_corpora=("lambada",),
         adamw_blocks=None,
         candidate_steps=8_000,
         heal_steps=200,
