@@ -77,6 +77,8 @@ class Profile:
     """as `gate_blocks`, where several models are laid beside each other"""
     token_tokens: int = 32_768
     """tokens on which δ is read by token (Balogh §4.3: 50 k)"""
+    list_corpora: tuple[str, ...] = ("king-james", "python-stdlib")
+    """other domains on which routing lists are looked up (Balogh §4.3.3: LAMBADA)"""
     simple_corpus: str = "king-james"
     """the simplest text at hand, for the linear language models (Badger: TinyStories)"""
     mixer_vocab: int = 512
@@ -143,6 +145,7 @@ PROFILES = {
         speed_repeats=5,
         across_blocks=3,
         token_tokens=4_096,
+        list_corpora=("python-stdlib",),
         simple_corpus="wikipedia-sample",
         mixer_vocab=256,
         mixer_context=16,
@@ -213,6 +216,7 @@ PROFILES = {
         choose_tokens=12_288,
         route_tokens=12_288,
         refit_tokens=24_576,
+        list_corpora=("lambada",),
         adamw_blocks=None,
         candidate_steps=8_000,
         heal_steps=200,

@@ -25,7 +25,8 @@ def type_means(
     centre = x.mean(0, dtype=np.float64)
     left = (x - centre).astype(np.float32)
     sums, counts = _by(index, left, len(kinds))
-    strength = _strength(left, index, sums, counts)
+    within, between = variances(left, index)
+    strength = within / between if between > 0 else 1e9
     shrunk = lambda total, n: (total / (n + strength)[:, None] + centre).astype(np.float32)
     _, pairs = np.unique(np.stack([index, document]), axis=1, return_inverse=True)
     own_sums, own_counts = _by(pairs, left, pairs.max() + 1)
@@ -43,15 +44,15 @@ def _by(index: np.ndarray, x: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarra
     return np.add.reduceat(x[order], starts, axis=0), counts.astype(float)
 
 
-def _strength(left: np.ndarray, index: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> float:
-    """Variance within types over variance between them, from a one-way analysis of variance; large
-    where types do not differ."""
+def variances(x: np.ndarray, index: np.ndarray) -> tuple[float, float]:
+    """Variance of rows within groups and of the groups' own means, from a one-way analysis of
+    variance, summed over features; x [n, d], index [n] from 0 up. The second may be negative."""
+    left = x - x.mean(0)
+    sums, counts = _by(index, left, index.max() + 1)
     n, k = counts.sum(), len(counts)
-    between = (np.square(sums).sum(1) / counts).sum()
-    within = np.square(left, dtype=np.float64).sum() - between
+    explained = (np.square(sums, dtype=np.float64).sum(1) / counts).sum()
     if k < 2 or n <= k:
-        return 1e9
-    within /= n - k
+        return float(np.square(left, dtype=np.float64).sum() / max(n - 1, 1)), 0.0
+    within = (np.square(left, dtype=np.float64).sum() - explained) / (n - k)
     effective = (n - np.square(counts).sum() / n) / (k - 1)
-    variance = (between / (k - 1) - within) / effective
-    return float(within / variance) if variance > 0 else 1e9
+    return float(within), float((explained / (k - 1) - within) / effective)

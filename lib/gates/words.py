@@ -92,6 +92,16 @@ def sentence_starts(found: Pieces) -> np.ndarray:
     return first
 
 
+def frequent_words(tokenizer, windows: Windows, n: int = 10) -> np.ndarray:
+    """The `n` tokens that stand most often in `windows` among those that begin a word and are
+    letters alone, the most frequent first."""
+    kinds, counts = np.unique(windows.tokens.numpy(), return_counts=True)
+    known = [_piece(tokenizer, int(kind)) for kind in kinds]
+    fits = np.array([spaced and text.isalpha() for text, spaced in known])
+    order = np.argsort(-counts[fits], kind="stable")
+    return kinds[fits][order[:n]]
+
+
 def parts_of_speech(found: Pieces) -> tuple[np.ndarray, np.ndarray]:
     """(coarse part of speech of each piece's word, index into SPEECH [n, seq_len]; whether it is a
     function word, bool): closed classes and the forms of be, have, do and not."""
