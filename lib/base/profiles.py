@@ -57,10 +57,12 @@ class Profile:
     """tokens on which the loss of such a model is measured"""
     gate_tokens: int = 16_384
     """tokens that gates learn from (Balogh §3.5: 20 k)"""
-    choose_tokens: int = 6_144
+    choose_tokens: int = 2_048
     """tokens of other documents on which one of several gates is chosen"""
     route_tokens: int = 6_144
     """tokens of other documents on which a gated layer is priced (Balogh §3.2: 12 k)"""
+    router_tokens: int = 3_072
+    """of these, tokens on which a block's many routers are compared"""
     gate_blocks: int | None = None
     """how many blocks, evenly spaced, are gated; None: all"""
     token_tokens: int = 49_152
@@ -124,6 +126,7 @@ PROFILES = {
         gate_tokens=2_048,
         choose_tokens=1_024,
         route_tokens=1_024,
+        router_tokens=1_024,
         token_tokens=4_096,
         simple_corpus="wikipedia-sample",
         mixer_vocab=256,
@@ -162,6 +165,7 @@ PROFILES = {
         gate_tokens=4_096,
         choose_tokens=1_280,
         route_tokens=1_280,
+        router_tokens=1_280,
         gate_blocks=6,
         token_tokens=8_192,
         mixer_steps=120,
@@ -191,6 +195,7 @@ PROFILES = {
         gate_tokens=20_480,
         choose_tokens=12_288,
         route_tokens=12_288,
+        router_tokens=12_288,
         adamw_blocks=None,
         candidate_steps=8_000,
         heal_steps=200,
