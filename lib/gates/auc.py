@@ -22,6 +22,12 @@ def clustered_auc(score, positive, document, level: float = 0.95) -> Interval:
     bounds are nan, which decides nothing, with fewer than two documents. Raises InputError where
     one class is missing.
     """
+    return clustered(auc_values(score, positive), document, level)
+
+
+def auc_values(score, positive) -> np.ndarray:
+    """What each position adds to the AUC of `score` for `positive`, [n]: values whose mean is the
+    AUC and whose sums over documents are the documents' influences. They subtract as AUCs do."""
     score, positive = np.asarray(score, float), np.asarray(positive, bool)
     if positive.all() or not positive.any():
         raise InputError(
@@ -30,11 +36,10 @@ def clustered_auc(score, positive, document, level: float = 0.95) -> Interval:
     beaten = _beaten(score[~positive], score[positive])  # by each positive, share of the negatives
     above = _beaten(-score[positive], -score[~positive])  # each negative, share of positives above
     auc = beaten.mean()
-    # Values whose mean is the AUC, and whose sums over documents are the documents' influences.
     values = np.empty(len(score))
     values[positive] = (beaten - auc) / positive.mean()
     values[~positive] = (above - auc) / (~positive).mean()
-    return clustered(auc + values, document, level)
+    return auc + values
 
 
 def _beaten(others: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -81,3 +86,15 @@ def score_table(
             }
         )
     return pd.DataFrame(rows)
+
+
+def by_window(
+    scores: Mapping[tuple[int, str], np.ndarray], positive: Mapping[int, np.ndarray], name: str
+) -> np.ndarray:
+    """What each window adds to the AUC of a gate, [n_blocks, n]: rows whose means are the AUCs."""
+    return np.stack(
+        [
+            auc_values(scores[block, name].ravel(), truth.ravel()).reshape(truth.shape).mean(1)
+            for block, truth in positive.items()
+        ]
+    )
