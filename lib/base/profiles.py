@@ -57,9 +57,9 @@ class Profile:
     """tokens on which the loss of such a model is measured"""
     gate_tokens: int = 16_384
     """tokens that gates learn from (Balogh §3.5: 20 k)"""
-    choose_tokens: int = 6_144
+    choose_tokens: int = 3_072
     """tokens of other documents on which one of several gates is chosen"""
-    route_tokens: int = 6_144
+    route_tokens: int = 4_096
     """tokens of other documents on which a gated layer is priced (Balogh §3.2: 12 k)"""
     gate_blocks: int | None = None
     """how many blocks, evenly spaced, are gated; None: all"""
@@ -75,7 +75,7 @@ class Profile:
     """paired repetitions of a timing"""
     across_blocks: int | None = None
     """as `gate_blocks`, where several models are laid beside each other"""
-    token_tokens: int = 49_152
+    token_tokens: int = 32_768
     """tokens on which δ is read by token (Balogh §4.3: 50 k)"""
     simple_corpus: str = "king-james"
     """the simplest text at hand, for the linear language models (Badger: TinyStories)"""
@@ -162,11 +162,11 @@ PROFILES = {
         STUDY,
         name="laptop",
         seeds=(42, 43),
-        fit_tokens=15_360,
+        fit_tokens=12_288,
         segments=3,
-        eval_tokens=1_664,
+        eval_tokens=1_280,
         descent_steps=3_000,
-        descent_blocks=2,
+        descent_blocks=1,
         domain_tokens=6_144,
         sweep_tokens=1_280,
         probe_tokens=10_240,

@@ -52,6 +52,7 @@ from lib.gates.frontier import (
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
 from lib.gates.inputs import Inputs
 from lib.gates.learned import below, calibrated, log_size, regression, regressions, values
+from lib.gates.massive import MASSIVE_TIMES, maps_without_massive, norm_limits
 from lib.gates.own_text import on_training_text, overfitting, spare
 from lib.gates.printed import (
     PAIRS,
@@ -63,9 +64,10 @@ from lib.gates.printed import (
     table_miss,
     wins,
 )
-from lib.gates.protocol import Protocol, at_depths, protocol, ridge_maps, spread
+from lib.gates.protocol import Protocol, at_depths, learners, protocol, ridge_maps, spread
 from lib.gates.refit import refit
 from lib.gates.reliability import split_half, validity
+from lib.gates.replacements import deletions, fit_facts, map_documents, maps_of, mean_outputs
 from lib.gates.routing import (
     Routed,
     everywhere,
@@ -80,6 +82,7 @@ from lib.gates.survey import EQUAL, Survey, survey, table8
 __all__ = [
     "EQUAL",
     "GATES",
+    "MASSIVE_TIMES",
     "MLP",
     "PAIRS",
     "SIX",
@@ -112,12 +115,14 @@ __all__ = [
     "compositions",
     "cut_elsewhere",
     "decoder_work",
+    "deletions",
     "deltas",
     "difference_over_documents",
     "difference_over_seeds",
     "ends_over_middle",
     "evaluations",
     "everywhere",
+    "fit_facts",
     "fit_gate",
     "fitted_gates",
     "frontier",
@@ -127,14 +132,20 @@ __all__ = [
     "gated_costs",
     "inflation",
     "labels",
+    "learners",
     "less_random",
     "linear_share",
     "log_size",
     "lowest",
+    "map_documents",
+    "maps_of",
+    "maps_without_massive",
     "masked",
+    "mean_outputs",
     "median_cost",
     "nearest_pairs",
     "needed",
+    "norm_limits",
     "on_training_text",
     "one_by_one",
     "over_draws",

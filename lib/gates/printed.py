@@ -1,4 +1,6 @@
-"""What Balogh prints of a gated model (Tables 8 and 9, §4.6, §5.5), beside what is found here."""
+"""What Balogh prints of a gated model beside what is found here."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -7,7 +9,9 @@ from lib.gates.routing import routed_losses
 from lib.gates.survey import Survey
 from lib.models.subjects import Subject
 from lib.stats.intervals import Interval
+from lib.stats.joint import largest
 from lib.stats.published import published
+from lib.stats.ratios import absolute
 from lib.stats.resampled import over_documents, weighted_mean
 from lib.swaps.costs import joint_costs
 
@@ -88,3 +92,13 @@ def table_miss(
     if table == "Table 8":
         at = np.mean([v for b, v in s.share.items() if b in BLOCKS[s.model]], axis=0)
     return miss, over_documents(lambda w: abs(weighted_mean(at, w) - share), s.document)
+
+
+def off_by(found: Sequence[Interval], printed: Sequence[float], relative: bool = False) -> Interval:
+    """Largest absolute difference of intervals that hold jointly from the printed numbers, or
+    relative to them; numbers without a partner on the other side are left out."""
+    apart = {}
+    for k, (i, number) in enumerate(zip(found, printed)):
+        unit = number if relative else 1.0
+        apart[k] = Interval(*((v - number) / unit for v in (i.value, i.low, i.high)))
+    return largest(absolute(apart))

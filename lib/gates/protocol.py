@@ -50,14 +50,15 @@ def protocol(
     quarter of the last fold's documents are for the choice. Raises InputError where the last fold
     is too short for the tokens asked for.
     """
-    train, choose = _learners(whole)
+    train, choose = learners(whole)
     parts = train.take(train_tokens), choose.take(choose_tokens)
     return Protocol(ridge_maps(subject, fit, segments), *parts, unseen)
 
 
-def _learners(whole: Windows) -> tuple[Windows, Windows]:
-    """Windows for gates and for their choice: the last fold's documents, a quarter for the
-    choice."""
+def learners(whole: Windows) -> tuple[Windows, Windows]:
+    """All windows for gates and for their choice: the last fold's documents, a quarter for the
+    choice. A budget of the first is its `take`; what `protocol` gives for training lies inside a
+    larger one."""
     held = _of_documents(whole, whole.held_out(N_FOLDS))
     if held.n_documents < 2:
         raise InputError(
