@@ -57,7 +57,6 @@ class Profile:
     """tokens on which the loss of such a model is measured"""
     gate_tokens: int = 16_384
     """tokens that gates learn from (Balogh §3.5: 20 k)"""
-    choose_tokens: int = 3_072
     choose_tokens: int = 2_048
     """tokens of other documents on which one of several gates is chosen"""
     route_tokens: int = 4_096
