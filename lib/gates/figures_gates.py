@@ -53,7 +53,7 @@ def gated_figure(
     shown = [*table.all_linear, *low, *high, *table.random, *table.oracle_at_it]
     percent_axis(cost, np.nan_to_num(shown))
     cost.set(ylabel="cost, % of the base perplexity", title=f"{name}: one block gated")
-    cost.legend(loc="best", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=5, fontsize=9)
     block_axis(cost, n_blocks)
     value, low, high = in_percent(gain)
     bars = np.nan_to_num([value - low, high - value])
