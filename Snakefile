@@ -26,6 +26,7 @@ try:
         if not DRIVEN:
             check_names(PLAN)
         note_sources(PLAN.home / ".code", PLAN.notebooks)
+        live.take_back(PLAN)
 except InputError as error:
     sys.exit(str(error))
 

@@ -26,7 +26,8 @@ def arm(home: Path, name: str) -> Path:
         (root / part).parent.mkdir(parents=True, exist_ok=True)
         copy(ROOT / part, root / part)
     (root / "data/results").mkdir()
-    shutil.copy(ROOT / "data/results/scorecard.csv", root / "data/results")  # the tour reads it
+    for name in ("scorecard.csv", "MANIFEST.json"):  # the tour reads it
+        shutil.copy(ROOT / "data/results" / name, root / "data/results")
     return root
 
 
@@ -73,21 +74,27 @@ def half_written(runs: Path) -> list[Path]:
 
 
 def tables(root: Path) -> dict[str, bytes]:
-    """Every table that reports of an arm have written, by its place; of claims about speed, which
-    are ratios of paired timings, without what they found."""
+    """Every table that reports of an arm have written, and their manifests, by place; of claims
+    about speed, which are ratios of paired timings, without what they found."""
     results = root / "data/results"
-    found = {p.relative_to(results): p for p in sorted(results.glob("*/**/*.csv"))}
+    paths = [*results.glob("*/**/*.csv"), *results.glob("*/**/MANIFEST.json")]
+    found = {p.relative_to(results): p for p in sorted(paths)}
     ours = {k: p for k, p in found.items() if not any(part.startswith(".") for part in k.parts)}
-    read = lambda path: _untimed(path) if path.name == "claims.csv" else path.read_bytes()
-    return {str(name): read(path) for name, path in ours.items()}
+    read = {str(name): path.read_bytes() for name, path in ours.items()}
+    for name, path in ours.items():
+        if path.name == "claims.csv" and (judged := _untimed(path)) is not None:
+            read[str(name)] = judged
+            read.pop(str(name.with_name("MANIFEST.json")), None)  # it has the digest of the whole
+    return read
 
 
-def _untimed(path: Path) -> bytes:
-    """A table of claims in which rows that compare speeds have no verdict and no number."""
+def _untimed(path: Path) -> bytes | None:
+    """A table of claims whose rows that compare speeds have no verdict and no number; None without
+    such rows."""
     judged = pd.read_csv(path, dtype=str, keep_default_na=False)
     timed = judged.statistic.str.contains("per second")
     judged.loc[timed, ["verdict", "here", "note"]] = "-"
-    return judged.to_csv(index=False).encode()
+    return judged.to_csv(index=False).encode() if timed.any() else None
 
 
 def differences(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:

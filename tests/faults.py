@@ -25,7 +25,7 @@ from lib.reports.plan import Plan, Task, asked, plan
 
 TESTED = {
     "bad input": ("series", "inputs", "model_inputs", "fit_inputs", "windows", "sentences"),
-    "damaged files": ("cache", "assets", "corpora", "kept", "trust"),
+    "damaged files": ("cache", "assets", "corpora", "kept", "results", "trust"),
     "hub": ("hub",),
     "changed models": ("keys",),
 }

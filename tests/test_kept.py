@@ -97,6 +97,8 @@ def test_a_manifest_that_says_nothing_holds_nothing(tmp_path, text):
 def test_a_file_too_many_and_another_origin_are_seen(tmp_path):
     write(tmp_path)
     (tmp_path / ".DS_Store").touch()  # a file manager's, which nobody reads
+    (tmp_path / ".0123abcd.1@here.part").mkdir()  # a killed writer's
+    (tmp_path / ".0123abcd.1@here.part" / "config.json").touch()
     assert unlike(tmp_path) is None and unlike(tmp_path, MADE_OF | {"code": "new"})
     (tmp_path / "deep" / "added.json").write_text("{}")
     assert unlike(tmp_path) == "deep/added.json"

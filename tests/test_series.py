@@ -256,9 +256,21 @@ def test_why_a_notebook_stopped_is_one_sentence():
     assert sentence("KeyError", "'x'\n") == "KeyError: 'x'"
 
 
+SEALED = """
+from lib.base import DATA
+from lib.base.results import finish
+folder = DATA / "results" / profile / model / "02_asleep"
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "drawn.csv").write_text("1\\n")
+finish(folder, ["drawn.csv"], "code")
+"""
+
+
 def test_a_series_from_start_to_end(tree):
     """In a folder with a space; one report fails, the others and the tour go on; a second run
-    makes what is missing and nothing else; a `touch` makes nothing."""
+    makes what is missing and nothing else; a `touch` makes nothing; damaged results are made
+    again."""
+    nbformat.write(notebook("02", SEALED), tree / "notebooks" / "02_asleep.ipynb")
     broken = notebook("01", "raise ValueError('no such thing\\nat all')")
     nbformat.write(broken, tree / "notebooks" / "01_asleep.ipynb")
     first = make(tree)
@@ -283,6 +295,13 @@ def test_a_series_from_start_to_end(tree):
     third = make(tree)
     assert third.returncode == 0 and len(ran(tree)) == 5
     assert third.stdout.startswith("3 reports with the profile smoke, 3 of them up to date")
+
+    sealed = tables(tree)
+    (table,) = (tree / "data/results").rglob("drawn.csv")
+    table.write_text("3\n")
+    fourth = make(tree)
+    assert fourth.returncode == 0 and ran(tree)[5:] == ["02", "00"], "and the tour collates it"
+    assert len(sealed) == 2 and not differences(tables(tree), sealed)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 again."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from filelock import FileLock
@@ -38,11 +38,20 @@ def kept(target: Path, holds: Callable[[Path], bool], make: Callable[[Path], Non
     return target
 
 
-def seal(folder: Path, made_of: dict[str, str]) -> None:
-    """Write the manifest of a folder: what it was made of, and the SHA-256 of every file in it."""
-    files = {name: sha256(folder / name) for name in _names(folder)}
-    text = json.dumps({"made_of": made_of, "files": files}, indent=1, sort_keys=True)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+def seal(
+    folder: Path,
+    made_of: dict[str, str],
+    only: Collection[str] = (),
+    digest: Callable[[Path], str] = sha256,
+) -> None:
+    """Write the manifest of a folder, whole, unless it says the same already: what it was made of,
+    and the `digest` of every file in it, or `only` of these."""
+    files = {name: digest(folder / name) for name in only or _names(folder)}
+    text = json.dumps({"made_of": made_of, "files": files}, indent=1, sort_keys=True) + "\n"
+    target = folder / MANIFEST
+    if not target.is_file() or target.read_bytes() != text.encode():
+        with whole(target) as part:
+            part.write_bytes(text.encode())
 
 
 def committed(folder: Path) -> Path:
@@ -55,29 +64,43 @@ def committed(folder: Path) -> Path:
     return folder
 
 
-def unlike(folder: Path, made_of: dict[str, str] | None = None) -> str | None:
+def unlike(
+    folder: Path,
+    made_of: dict[str, str] | None = None,
+    only: Collection[str] = (),
+    digest: Callable[[Path], str] = sha256,
+) -> str | None:
     """The first file of a sealed folder that is not as it was sealed, or not there, or not in its
-    manifest; None when all is as it was, and made of `made_of` where that is given."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = dict(manifest["files"])
-        if made_of is not None and manifest["made_of"] != made_of:
-            return MANIFEST
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    manifest; None when all is as it was, and made of `made_of` where that is given. `only` and
+    `digest` are those of `seal`."""
+    files = sealed(folder, made_of)
+    if files is None:
         return MANIFEST
-    for name in sorted({*files, *_names(folder)}):
+    for name in sorted({*files, *(only or _names(folder))}):
         try:
-            if files.get(name) != sha256(folder / name):
+            if files.get(name) != digest(folder / name):
                 return name
         except (OSError, ValueError):
             return name
     return None
 
 
+def sealed(folder: Path, made_of: dict[str, str] | None = None) -> dict[str, str] | None:
+    """The digests in a folder's manifest, by file; None where there is no manifest, or a damaged
+    one, or one of something else than `made_of`."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files = dict(manifest["files"])
+        return files if made_of is None or manifest["made_of"] == made_of else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def _names(folder: Path) -> list[str]:
     """The files of a folder, at any depth, without the manifest and what file managers leave."""
     files = (p.relative_to(folder) for p in folder.rglob("*") if not p.is_dir())
-    return sorted(str(p) for p in files if str(p) != MANIFEST and not p.name.startswith("."))
+    names = {p.as_posix() for p in files if not any(part.startswith(".") for part in p.parts)}
+    return sorted(names - {MANIFEST})
 
 
 def _holds(target: Path, holds: Callable[[Path], bool]) -> bool:

@@ -57,13 +57,25 @@ class Profile:
     """tokens on which the loss of such a model is measured"""
     gate_tokens: int = 16_384
     """tokens that gates learn from (Balogh §3.5: 20 k)"""
-    choose_tokens: int = 6_144
+    choose_tokens: int = 3_072
     """tokens of other documents on which one of several gates is chosen"""
-    route_tokens: int = 6_144
+    route_tokens: int = 4_096
     """tokens of other documents on which a gated layer is priced (Balogh §3.2: 12 k)"""
     gate_blocks: int | None = None
     """how many blocks, evenly spaced, are gated; None: all"""
-    token_tokens: int = 49_152
+    linear_shares: tuple[float, ...] = (0.03, 0.1, 0.2, 0.35, 0.6, 0.9)
+    """shares of the FFN evaluations that routers over the whole network send to the linear maps"""
+    label_shares: tuple[float, ...] = (0.1, 0.2, 0.35)
+    """those at which further labels and routers are compared"""
+    refit_tokens: int = 16_384
+    """tokens on which maps are refitted for a router, or in order"""
+    effect_windows: int = 16
+    """windows in which single evaluations are priced, one a block"""
+    speed_repeats: int = 30
+    """paired repetitions of a timing"""
+    across_blocks: int | None = None
+    """as `gate_blocks`, where several models are laid beside each other"""
+    token_tokens: int = 32_768
     """tokens on which δ is read by token (Balogh §4.3: 50 k)"""
     list_corpora: tuple[str, ...] = ("king-james", "python-stdlib")
     """other domains on which routing lists are looked up (Balogh §4.3.3: LAMBADA)"""
@@ -126,6 +138,12 @@ PROFILES = {
         gate_tokens=2_048,
         choose_tokens=1_024,
         route_tokens=1_024,
+        linear_shares=(0.1, 0.35),
+        label_shares=(0.1, 0.35),
+        refit_tokens=2_048,
+        effect_windows=4,
+        speed_repeats=5,
+        across_blocks=3,
         token_tokens=4_096,
         list_corpora=("python-stdlib",),
         simple_corpus="wikipedia-sample",
@@ -147,11 +165,11 @@ PROFILES = {
         STUDY,
         name="laptop",
         seeds=(42, 43),
-        fit_tokens=15_360,
+        fit_tokens=12_288,
         segments=3,
-        eval_tokens=1_664,
+        eval_tokens=1_280,
         descent_steps=3_000,
-        descent_blocks=2,
+        descent_blocks=1,
         domain_tokens=6_144,
         sweep_tokens=1_280,
         probe_tokens=10_240,
@@ -166,6 +184,9 @@ PROFILES = {
         choose_tokens=1_280,
         route_tokens=1_280,
         gate_blocks=6,
+        refit_tokens=4_096,
+        effect_windows=10,
+        across_blocks=6,
         token_tokens=8_192,
         mixer_steps=120,
         mixer_rates=(3e-2, 1e-1),
@@ -194,6 +215,7 @@ PROFILES = {
         gate_tokens=20_480,
         choose_tokens=12_288,
         route_tokens=12_288,
+        refit_tokens=24_576,
         list_corpora=("lambada",),
         adamw_blocks=None,
         candidate_steps=8_000,

@@ -3,6 +3,7 @@ printing."""
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import seaborn as sns
 from adjustText import adjust_text
 
@@ -10,6 +11,8 @@ from adjustText import adjust_text
 SUBJECT = "#000000"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+COLUMN = "blocks with massive tokens"
+"""what a shaded column stands for"""
 
 
 def style() -> None:
@@ -54,6 +57,13 @@ def block_axis(ax: plt.Axes, n_blocks: int) -> None:
     )
 
 
+def shade_blocks(ax: plt.Axes, blocks) -> None:
+    """A shaded column behind each of `blocks`, with one entry in the legend."""
+    for k, block in enumerate(blocks):
+        look = {"color": COLOURS[1], "alpha": 0.18, "lw": 0, "zorder": 0}
+        ax.axvspan(block - 0.5, block + 0.5, label=None if k else COLUMN, **look)
+
+
 def percent_axis(ax: plt.Axes, values, linear_to: float = 1.0) -> None:
     """A symmetric-log y axis around `values`, costs in percent that span several powers of ten."""
     ax.set_yscale("symlog", linthresh=linear_to)
@@ -69,15 +79,38 @@ def power_of_ten(value: float) -> str:
     return rf"${digits} \times 10^{{{int(exponent)}}}$"
 
 
-def number_points(ax: plt.Axes, table, x: str, y: str) -> None:
-    """Write the block of each row of `table` beside its point (columns `x`, `y`), so that no two
-    numbers collide. To be called when the axes have their limits."""
+def number_points(ax: plt.Axes, table, x: str, y: str, lettered: str = SUBJECT) -> None:
+    """Write the block of each row of `table` beside its point (columns `x`, `y`), clear of
+    each other, of points and of bars; names with a letter, such as those of the
+    papers' blocks, in the colour `lettered`. To be called when the axes have their limits.
+    """
     rows = zip(table.block, table[x], table[y], strict=True)
-    texts = [ax.text(at_x, at_y, str(block), fontsize=9) for block, at_x, at_y in rows]
+    texts = [ax.text(at_x, at_y, str(block), fontsize=11) for block, at_x, at_y in rows]
+    for text in texts:
+        text.set_color(SUBJECT if text.get_text().isdecimal() else lettered)
     ax.figure.draw_without_rendering()
+    points = np.concatenate([table[[x, y]], _taken(ax)])
     adjust_text(
         texts,
+        *points.T,
         ax=ax,
-        expand=(1.35, 1.5),
+        expand=(1.5, 1.6),
         arrowprops={"arrowstyle": "-", "color": "#999999", "lw": 0.6},
     )
+
+
+def _taken(ax: plt.Axes) -> np.ndarray:
+    """Points that a label should keep clear of, [n, 2]: the centre and edge of every marker of a
+    scatter plot, and points along every error bar."""
+    pixels = [np.empty((0, 2))]
+    for drawn in ax.collections:
+        if isinstance(drawn, mpl.collections.PathCollection):
+            centres = ax.transData.transform(drawn.get_offsets())  # [n_points, 2]
+            sizes = np.broadcast_to(drawn.get_sizes(), len(centres))
+            radii = np.sqrt(sizes)[:, None] / 2 * ax.figure.dpi / 72  # a size is an area in points
+            for direction in ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)):
+                pixels.append(centres + radii * np.array(direction))
+        elif isinstance(drawn, mpl.collections.LineCollection):
+            for bar in drawn.get_segments():
+                pixels.append(np.linspace(*ax.transData.transform(bar[[0, -1]]), 9))
+    return ax.transData.inverted().transform(np.concatenate(pixels))

@@ -25,7 +25,14 @@ from lib.linear.descent import OPTIMIZERS, descend, exact_descent
 from lib.linear.domains import domain_intervals, domain_profiles, transfer
 from lib.linear.heavy import choose_definition, compare_definitions, massive_definitions, refits
 from lib.linear.kinds import by_fold, fold_shapes, leading_shares, rank_mean, spectrum_rank, twins
-from lib.linear.massive import TokenEnergy, token_energy, token_shares
+from lib.linear.massive import (
+    TIMES,
+    TokenEnergy,
+    largest_ordinary,
+    output_norms,
+    token_energy,
+    token_shares,
+)
 from lib.linear.moments import Collector, Moments, total
 from lib.linear.rank import RankProfile, rank_profile, reduced_rank
 from lib.linear.reweighing import Reweighted, reweighted
@@ -55,6 +62,7 @@ from lib.linear.without import WithAndWithout, with_and_without
 __all__ = [
     "OPTIMIZERS",
     "RIDGES",
+    "TIMES",
     "AffineMap",
     "Baselines",
     "Collector",
@@ -93,6 +101,7 @@ __all__ = [
     "folds_agree",
     "has_budget",
     "largest_miss",
+    "largest_ordinary",
     "leading_shares",
     "leads",
     "learning_curve",
@@ -101,6 +110,7 @@ __all__ = [
     "median_condition",
     "models_over_texts",
     "moment_grid",
+    "output_norms",
     "rank_mean",
     "rank_profile",
     "recoverability",

@@ -4,12 +4,14 @@ import matplotlib.pyplot as plt
 
 from lib.base.style import (
     COLOURS,
+    COLUMN,
     MARKERS,
     SUBJECT,
     block_axis,
     number_points,
     percent_axis,
     power_of_ten,
+    shade_blocks,
 )
 from lib.linear.descent import OPTIMIZERS
 
@@ -21,12 +23,13 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
     """Whipp Figure 2: R²_lin and zero-shot ΔPPL by block, beside the paper's own profiles.
 
     table: columns block, r2_lin, low, high (over folds of documents), r2_limit, limit_low,
-    limit_high (n → ∞; may be absent), delta_ppl_percent(_low, _high). published: columns subject,
-    block, value.
+    limit_high (n → ∞; may be absent), delta_ppl_percent(_low, _high), massive_tokens (how many; may
+    be absent). published: columns subject, block, value.
     """
     figure, axes = plt.subplots(
         2, 2, figsize=(12.5, 6.6), width_ratios=(1.75, 1), sharex="col", height_ratios=(1.15, 1)
     )
+    massive = table.massive_tokens > 0 if "massive_tokens" in table else table.block < 0
     (ours, theirs), (cost, scatter) = axes
     ours.fill_between(table.block, table.low, table.high, color="#9A9A9A", alpha=0.35, lw=0)
     ours.plot(table.block, table.r2_lin, color=SUBJECT, marker="o", label="here, 95% over folds")
@@ -39,7 +42,7 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
             fmt="D",
             ms=4,
             mfc="white",
-            color=COLOURS[1],
+            color=COLOURS[0],
             capsize=2,
             elinewidth=1,
             label="at n → ∞",
@@ -52,7 +55,9 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
         ylim=(min(0, 1.1 * table.low.min()), 1.03),
         title=f"{name}: linear recoverability of each FFN",
     )
-    ours.legend(loc="lower center", ncols=3)
+    for ax in (ours, cost):
+        shade_blocks(ax, table.block[massive])
+    ours.legend(loc="lower center", bbox_to_anchor=(0.48, 0), ncols=2)
     low, high = (
         abs(table[f"delta_ppl_percent_{end}"] - table.delta_ppl_percent) for end in ("low", "high")
     )
@@ -86,7 +91,12 @@ def recoverability_figure(table, name: str, published) -> plt.Figure:
     theirs.legend(loc="lower left", fontsize=9)
     figure.delaxes(scatter)
     scatter = figure.add_subplot(axes[0, 0].get_gridspec()[1, 1])
-    scatter.scatter(table.r2_lin, table.delta_ppl_percent, s=22, color=SUBJECT)
+    few, rest = table[massive], table[~massive]
+    scatter.scatter(rest.r2_lin, rest.delta_ppl_percent, s=24, color=SUBJECT)
+    if len(few):
+        squares = {"marker": "s", "s": 30, "color": COLOURS[1], "label": COLUMN}
+        scatter.scatter(few.r2_lin, few.delta_ppl_percent, **squares)
+        scatter.legend(loc="lower left", handletextpad=0.3)
     percent_axis(scatter, [*table.delta_ppl_percent_low, *table.delta_ppl_percent_high])
     scatter.set(
         xlabel=r"$R^2_{\mathrm{lin}}$ (numbers: blocks)",

@@ -23,7 +23,7 @@ def kinds_figure(
     per_feature_r2_median, effective_rank. `recovered` is the R²_lin from which a block counts as
     well recovered, `limits` the ranks below and above which it counts as of low or high rank.
     """
-    figure, (plane, ranks) = plt.subplots(1, 2, figsize=(12.5, 5), width_ratios=(1, 1.3))
+    figure, (plane, ranks) = plt.subplots(1, 2, figsize=(11.5, 5.4), width_ratios=(1.1, 1.2))
     _plane(plane, table, name, published, recovered)
     ends = table.effective_rank - table.rank_low.clip(lower=1), table.rank_high
     bars = ends[0].clip(lower=0), (ends[1] - table.effective_rank).clip(lower=0)
@@ -41,7 +41,7 @@ def kinds_figure(
     ranks.set_title(f"{name}: directions of the linear map")
     _plain_ticks(ranks)
     block_axis(ranks, len(table))
-    ranks.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, fontsize=9)
+    figure.legend(*ranks.get_legend_handles_labels(), loc="outside lower right", ncols=3)
     return figure
 
 
@@ -64,7 +64,7 @@ def _plane(ax: plt.Axes, table, name: str, published, recovered: float) -> None:
     ax.set(xlabel=r"$R^2_{\mathrm{lin}}$ (variance-weighted)", ylabel="per-feature median $R^2$")
     for rank in (1, 100, 300):
         ax.scatter([], [], s=area(rank), color="#BBBBBB", label=f"rank {rank}")
-    ax.legend(loc="upper left", handletextpad=0.3, labelspacing=0.8, fontsize=9)
+    ax.legend(loc="upper left", handletextpad=0.3, labelspacing=0.8)
     apart = table.r2_lin - table.r2_feature_median
     chosen = sorted({*apart.nlargest(5).index, *table.r2_lin.nlargest(6).index})
     letters = published.subject.str[0].str.upper() + published.block.astype(str)
@@ -72,10 +72,7 @@ def _plane(ax: plt.Axes, table, name: str, published, recovered: float) -> None:
     theirs = published.rename(columns={"per_feature_r2_median": "r2_feature_median"})
     theirs = theirs.assign(block=letters)[ours.columns]
     both = [*ours.to_dict("records"), *theirs.to_dict("records")]
-    number_points(ax, pd.DataFrame(both), "r2_lin", "r2_feature_median")
-    for text in ax.texts:
-        if not text.get_text().isdecimal():
-            text.set_color(COLOURS[1])
+    number_points(ax, pd.DataFrame(both), "r2_lin", "r2_feature_median", lettered=COLOURS[1])
 
 
 def weighings_figure(table, name: str) -> plt.Figure:
@@ -127,7 +124,7 @@ def costs_figure(table, name: str) -> plt.Figure:
 def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
     """Who carries the output variance, and R²_lin without them. table: the columns of notebook
     04's token table."""
-    figure, (share, score) = plt.subplots(1, 2, figsize=(12.5, 4.6))
+    figure, (share, score) = plt.subplots(1, 2, figsize=(11.5, 4.8), width_ratios=(1, 1.15))
     for column, colour, marker, dash, label in (
         ("first_position", COLOURS[0], "o", "-", "first position of the window"),
         ("massive", COLOURS[1], "s", "--", "massive tokens"),
@@ -148,10 +145,10 @@ def tokens_figure(table, name: str, seq_len: int) -> plt.Figure:
     score.set(ylim=(-0.55, 1.03), ylabel="held-out $R^2$", title="What they do to the score")
     for row in table[same < -0.55].itertuples():
         text, place = f"{row.r2_without_massive:.1f}".replace("-", "−"), (row.block, -0.53)
-        score.annotate(text, place, ha="center", fontsize=8, color=COLOURS[1])
-    for ax, columns in ((share, 2), (score, 3)):
+        score.annotate(text, place, ha="center", fontsize=11, color=COLOURS[1])
+    for ax, columns in ((share, 1), (score, 1)):
         block_axis(ax, len(table))
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=columns, fontsize=9)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=columns)
     return figure
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib.linear.affine import AffineMap
-from lib.linear.massive import TokenEnergy
+from lib.linear.massive import TIMES, TokenEnergy
 from lib.linear.rank import rank_profile
 from lib.linear.reweighing import Reweighted
 
@@ -17,8 +17,8 @@ FEW = 0.01
 def massive_definitions(energy: TokenEnergy) -> dict[str, np.ndarray]:
     """Which tokens are massive, by definition: {name: bool [n_blocks, n_windows, seq_len]}."""
     return {
-        "norm over 20 × median": energy.massive(20),
-        "norm over 10 × median": energy.massive(10),
+        f"norm over {2 * TIMES:g} × median": energy.massive(2 * TIMES),
+        f"norm over {TIMES:g} × median": energy.massive(),
         "fewest that hold half of the variance": fewest(energy.deviation),
     }
 

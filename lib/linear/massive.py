@@ -15,6 +15,10 @@ from lib.models.hooks import forward_body, record
 from lib.models.subjects import Subject
 from lib.texts.windows import Windows
 
+TIMES = 10.0
+"""A token is massive where its output norm exceeds so many times the block's median: the definition
+that notebook 04 chooses by what it leaves."""
+
 
 @dataclass(frozen=True, eq=False)
 class TokenEnergy:
@@ -33,10 +37,14 @@ class TokenEnergy:
         were alike."""
         return self.deviation[:, :, position].sum(1) / self.deviation.sum((1, 2))
 
-    def massive(self, times: float = 20.0) -> np.ndarray:
+    def limits(self, times: float = TIMES) -> np.ndarray:
+        """The largest output norm of an ordinary token: `times` the block's median, [n_blocks]."""
+        return largest_ordinary(self.norm, times)
+
+    def massive(self, times: float = TIMES) -> np.ndarray:
         """Tokens whose output norm exceeds `times` the block's median: bool [n_blocks,
         n_windows, seq_len]."""
-        return self.norm > times * np.median(self.norm, axis=(1, 2), keepdims=True)
+        return self.norm > self.limits(times)[:, None, None]
 
     def r2(self, keep: np.ndarray | None = None) -> np.ndarray:
         """R²_lin of each block over the kept tokens (bool, same shape; default all), [n_blocks].
@@ -70,6 +78,41 @@ def token_energy(
     items = [Item(key, (subject, windows, maps, means, batch), len(windows))]
     (found,) = each(_energy, items, total=len(windows), desc="token by token", unit="window")
     return TokenEnergy(**found)
+
+
+def largest_ordinary(norm: np.ndarray, times: float = TIMES) -> np.ndarray:
+    """`times` the median of each block's output norms [n_blocks, n_windows, seq_len], [n_blocks]:
+    a token above it is massive."""
+    return times * np.median(norm, axis=(1, 2))
+
+
+def output_norms(subject: Subject, windows: Windows, batch: int = 16) -> np.ndarray:
+    """‖y‖ of every FFN at every token of `windows`: float64 [n_blocks, n_windows, seq_len]."""
+    subject.check(windows, batch)
+    key = {
+        "subject": subject.key,
+        "windows": windows.key,
+        "batch": batch,
+        "device": subject.device.type,
+    }
+    items = [Item(key, (subject, windows, batch), len(windows))]
+    (found,) = each(_norms, items, total=len(windows), desc="output norms", unit="window")
+    return found
+
+
+@cached
+def _norms(work: tuple, tick: Callable[[int], None]) -> np.ndarray:
+    subject, windows, batch = work
+    chunks: list[list[np.ndarray]] = [[] for _ in subject.blocks]  # [n_blocks][batch, seq_len]
+
+    def measure(block: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        chunks[block].append(as_numpy(y.double().norm(dim=-1)))
+
+    with record(subject, on_ffn=measure):
+        for chunk in windows.tokens.split(batch):
+            forward_body(subject, chunk)
+            tick(len(chunk))
+    return np.stack([np.concatenate(rows) for rows in chunks])
 
 
 @cached

@@ -20,6 +20,7 @@ from lib.probes.products import BILINEAR, Layout, PolyLinear, products
 from lib.probes.rows import BlockRows
 
 MASSIVE = 20.0
+"""twice `lib.linear.massive.TIMES`: tokens between the two count as ordinary here"""
 SOLVERS = {"adamw": "AdamW (the paper's way)", "direct": "solver made for the problem"}
 
 

@@ -3,10 +3,13 @@
 import ast
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lib.base import ROOT, whole
+
+INJECTED = "# Parameters"
+"""what the cell begins with that papermill adds"""
 
 
 def source_of(cell: Mapping) -> str:
@@ -20,13 +23,24 @@ def code_digest(notebook: Mapping) -> str:
     Imports, comments and layout are left out: a file of lib that moves, or a line that is set anew,
     asks for no new execution.
     """
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    injected = lambda cell: "injected-parameters" in cell["metadata"].get("tags", [])
+    return cells_digest(source_of(cell) for cell in code if not injected(cell))
+
+
+def cells_digest(cells: Iterable[str]) -> str:
+    """The same of the source of cells in the order in which a kernel executed them: the digest of
+    their notebook where that was from top to bottom."""
     state = hashlib.sha256()
-    for cell in notebook["cells"]:
-        tags = cell["metadata"].get("tags", [])
-        if cell["cell_type"] == "code" and "injected-parameters" not in tags:
-            steps = ast.parse(source_of(cell)).body
-            steps = [s for s in steps if not isinstance(s, ast.Import | ast.ImportFrom)]
-            state.update("".join(map(ast.dump, steps)).encode())
+    for source in cells:
+        if source.startswith(INJECTED):
+            continue
+        try:
+            steps = ast.parse(source).body
+        except SyntaxError:  # a cell that did nothing
+            continue
+        steps = [s for s in steps if not isinstance(s, ast.Import | ast.ImportFrom)]
+        state.update("".join(map(ast.dump, steps)).encode())
     return state.hexdigest()
 
 

@@ -5,8 +5,8 @@ import copy
 import hashlib
 import re
 
+from lib.base.results import COLD
 from lib.reports.pictures import pixels
-from lib.reports.report import COLD
 
 # What passes from run to run without a change of content: a progress bar, whose line may also be
 # missing when its steps come from the cache; the times of the provenance line; addresses in memory.

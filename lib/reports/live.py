@@ -8,11 +8,13 @@ something, whole or not at all.
 import csv
 import html
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
 
 from lib.base import DATA, ROOT, whole
+from lib.base.results import fault, is_sealed
 from lib.reports.plan import Plan, Task, title
 
 SILENCE = 60
@@ -30,7 +32,7 @@ new Date(t).toLocaleString()+": the run was stopped; make report goes on from he
 def status(home: Path, task: Task) -> dict:
     """What is known of a report: state (waiting, running, done or failed), title, cells_done,
     cells, started and pid, reason, verdicts, seconds; took, the seconds of the last time it was
-    done. {} if nothing is."""
+    done; sealed, whether it left results with a manifest then. {} if nothing is."""
     return _known(_file(home, task))
 
 
@@ -39,6 +41,18 @@ def tell(home: Path, task: Task, **facts) -> None:
     known = status(home, task) | facts
     with whole(_file(home, task)) as part:
         part.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def take_back(plan: Plan) -> None:
+    """Take their names from reports whose results are not as they left them, so that Snakemake
+    makes them again: it goes by more than times, so an older date would not do."""
+    home = ROOT / plan.home
+    for task in plan.tasks:
+        report = home / task.run / f"{task.notebook}.ipynb"
+        folder = results_of(plan.profile.name, task)
+        lost = not is_sealed(folder) and status(home, task).get("sealed")
+        if report.exists() and (lost or fault(folder)):
+            os.replace(report, report.with_suffix(".part.ipynb"))
 
 
 def begin(plan: Plan, outdated: set[Task] | None = None) -> None:
@@ -73,13 +87,18 @@ def listed(home: Path) -> list[Task]:
 def verdicts(profile: str, task: Task, since: float) -> str | None:
     """Verdict counts of a report in words, from the claims.csv it wrote after `since` (seconds
     of the epoch); None if it wrote none."""
-    path = DATA / "results" / profile / task.run / task.notebook / "claims.csv"
+    path = results_of(profile, task) / "claims.csv"
     if not path.exists() or path.stat().st_mtime < since - 2:
         return None
     with open(path, newline="") as file:
         counts = Counter(row.get("verdict") for row in csv.DictReader(file))
     order = ("reproduced", "contradicted", "inconclusive", "not run")
     return ", ".join(f"{counts[v]} {v}" for v in order if counts[v])
+
+
+def results_of(profile: str, task: Task) -> Path:
+    """The folder in which a report leaves its results."""
+    return DATA / "results" / profile / task.run / task.notebook
 
 
 def clock(seconds: float) -> str:

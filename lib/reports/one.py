@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lib.base import ROOT, InputError, whole
+from lib.base.results import is_sealed
 from lib.reports import live
 from lib.reports.plan import Task
 
@@ -135,13 +136,15 @@ def make(source: Path, target: Path, run: str, parameters: dict) -> str | None:
     over.set()
     renewing.join()
     seconds = time.time() - started
+    profile = parameters["profile"]
     live.tell(
         home,
         task,
         state="failed" if reason else "done",
         reason=reason,
         seconds=seconds,
-        verdicts=live.verdicts(parameters["profile"], task, started),
+        verdicts=live.verdicts(profile, task, started),
+        sealed=is_sealed(live.results_of(profile, task)),
         **({} if reason else {"took": seconds}),
     )
     live.index(home)

@@ -10,6 +10,7 @@ import pandas as pd
 
 import lib
 from lib.base.paths import ROOT
+from lib.base.results import fault
 from lib.reports.page import Page, plain
 from lib.reports.papers import PAPERS
 from lib.reports.scorecard import claim_rows, counts, paper, scorecard, with_pages
@@ -89,7 +90,8 @@ def write(source: Path, results: Path | None = None, missing: list[str] | None =
     }
     figures = [ROOT / "figures" / MAIN_FIGURE]
     if results is not None:
-        figures = [*sorted(Path(results).glob(f"*/01_*/{MAIN_FIGURE}")), *figures]
+        found = sorted(Path(results).glob(f"*/01_*/{MAIN_FIGURE}"))
+        figures = [*(path for path in found if not fault(path.parent)), *figures]
     (source / "pages").mkdir(exist_ok=True)
     changed = {name: text.encode() for name, text in files.items()}
     changed[MAIN_FIGURE] = figures[0].read_bytes()

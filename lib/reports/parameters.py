@@ -4,6 +4,7 @@ import ast
 from collections.abc import Collection
 
 from lib.base.errors import InputError, unknown
+from lib.reports.digest import INJECTED
 from lib.reports.display import shell
 from lib.texts.corpora import check_corpus
 
@@ -63,7 +64,7 @@ def check_parameters(cells: list[str]) -> None:
             for t in node.targets
             if isinstance(t, ast.Name)
         ]
-        if cell.startswith("# Parameters"):
+        if cell.startswith(INJECTED):
             for name in names:
                 if name not in known:
                     raise unknown("parameter", name, known)

@@ -20,10 +20,12 @@ from lib.base.errors import InputError
 from lib.base.names import label, slugify
 from lib.base.paths import DATA, ROOT, whole
 from lib.base.profiles import Profile, get_profile
+from lib.base.results import COLD, PROVENANCE, finish, timeless
 from lib.models.embedded import ORIGIN
 from lib.models.names import check_subject
 from lib.models.subjects import Subject
 from lib.reports import judging, pictures
+from lib.reports.digest import cells_digest
 from lib.reports.display import fill_brief, picture, shell
 from lib.reports.parameters import check_parameters, executed_cells
 from lib.stats import claims
@@ -32,7 +34,6 @@ from lib.texts.windows import Windows, cut_windows
 
 # Set by `make render`: this run makes what the repository shows.
 COMMITTING = "NONLINEARITY_COMMITTING"
-COLD = "cold time"
 
 
 @dataclass
@@ -51,6 +52,8 @@ class Report:
     """the claims judged so far, by id"""
     about: dict = field(default_factory=dict)
     """the model and corpus that verdicts are about, where a notebook trains its own"""
+    written: set[str] = field(default_factory=set)
+    """names of the tables and figures written so far"""
     claim, claims_table, tally = judging.claim, judging.claims_table, judging.tally
 
     @cached_property
@@ -100,6 +103,7 @@ class Report:
         """Write a table as <name>.csv among the results and hand it back."""
         with whole(self.folder / f"{name}.csv") as part:
             table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+        self.written.add(f"{name}.csv")
         return table
 
     def figure(self, figure, what: str = "", alt: str = "") -> None:
@@ -117,6 +121,8 @@ class Report:
             )
         name = f"{self.slug}_{what}" if what else self.slug
         pictures.save(figure, ROOT / "figures" if committing else self.folder, name)
+        if not committing:
+            self.written |= {f"{name}.png", f"{name}.svg"}
         if shell():
             picture(pictures.screen_png(figure), alt)
         plt.close(figure)  # or the inline backend would display it a second time
@@ -130,15 +136,15 @@ class Report:
         """Every judged claim that lies under data/results, with a column `whose`: "committed" for
         the rows of data/results/scorecard.csv, as they stand there, "yours" for all others.
 
-        That file is written when the committed notebooks are made, and then alone.
+        That file is written when the committed notebooks are made, and then alone. Raises
+        InputError where it is not as it was committed.
         """
-        found, target = claims.collate(), DATA / "results" / "scorecard.csv"
+        found = claims.collate()
         if COMMITTING in os.environ:
             found = found[found.profile.isin(["study", "paper"])]
-            with whole(target) as part:
-                found.to_csv(part, index=False, lineterminator="\n")
+            claims.commit_scorecard(found)
             return found.assign(whose="committed")
-        committed = pd.read_csv(target, keep_default_na=False, dtype=str)
+        committed = claims.committed_scorecard()
         committed = committed.reindex(columns=[*claims.SCORECARD]).fillna("")
         known = set(zip(committed.profile, committed.run))
         own = [run not in known for run in zip(found.profile, found.run)]
@@ -148,11 +154,12 @@ class Report:
         )
 
     def provenance(self, subject: Subject | None = None, **counts: int | Windows) -> str:
-        """Store what this run was beside its results, and say it in one line.
+        """End the run: store what it was beside its results, seal these, and say it in one line.
 
         `subject` tells the precision of the weights, where ORIGIN does not. `counts` are samples of
         text, told by their tokens and documents, or numbers. The cold time is what the run takes
-        with an empty cache. A stored file that differs in the times alone is left as it is.
+        with an empty cache. A stored file that differs in the times alone is left as it is. Tables
+        and figures of an earlier run that this one did not write are removed.
         """
         for name, sample in list(counts.items()):
             if isinstance(sample, Windows):
@@ -177,7 +184,7 @@ class Report:
             "python": platform.python_version(),
             **{p: version(p) for p in ("torch", "transformers", "numpy")},
         }
-        target = self.folder / "provenance.json"
+        target = self.folder / PROVENANCE
         try:
             stored = dict(json.loads(target.read_text()))
         except (OSError, ValueError, TypeError):  # not there, or damaged
@@ -185,9 +192,10 @@ class Report:
         took = time.time() - self.started
         cold = max(took, sum(cache.cold_seconds().values()))
         timed = facts | {COLD: f"{cold:.0f} s (this run {took:.0f} s)"}
-        if {name: fact for name, fact in stored.items() if name != COLD} != facts:
+        if timeless(stored) != timeless(facts):
             with whole(target) as part:
                 part.write_text(json.dumps(timed, indent=1) + "\n")
+        finish(self.folder, self.written, cells_digest(executed_cells()))
         return " · ".join(
             f"{k} {v:,}" if isinstance(v, int) and k != "seed" else f"{k} {v}"
             for k, v in timed.items()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib.base.paths import DATA
 from lib.reports.page import Page, plain
 from lib.reports.papers import Paper
 from lib.stats import claims
@@ -26,9 +25,7 @@ def claim_rows(results: Path | None = None) -> pd.DataFrame:
     if results is not None:
         found = claims.collate()
         return found[found.profile == Path(results).name].reset_index(drop=True)
-    path = DATA / "results" / "scorecard.csv"
-    none = pd.DataFrame(columns=[*claims.SCORECARD])
-    return pd.read_csv(path, keep_default_na=False, dtype=str) if path.exists() else none
+    return claims.committed_scorecard()
 
 
 def with_pages(rows: pd.DataFrame, pages: list[Page]) -> pd.DataFrame:

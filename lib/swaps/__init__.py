@@ -11,9 +11,10 @@ from lib.swaps.costs import (
 )
 from lib.swaps.dearest import saved_on_dearest, savings_concentrated
 from lib.swaps.elsewhere import printed_elsewhere
-from lib.swaps.extra import extra_cost
+from lib.swaps.extra import extra_cost, median_extra_cost
 from lib.swaps.healing import heal, residual_streams
 from lib.swaps.inflation import cost_ratios
+from lib.swaps.kept import KeptCosts, KeptOnMassive, kept_costs
 from lib.swaps.losses import next_token_losses, perplexity, token_losses
 from lib.swaps.printed import printed_claims, printed_swaps, printed_table4
 from lib.swaps.products import ProductCosts, product_costs
@@ -21,6 +22,8 @@ from lib.swaps.sweep import delta_ppl, swap_sweep
 from lib.swaps.table4 import behind_original, gap_table, healing_table
 
 __all__ = [
+    "KeptCosts",
+    "KeptOnMassive",
     "ProductCosts",
     "as_costs",
     "as_perplexity",
@@ -35,6 +38,8 @@ __all__ = [
     "joint_costs",
     "joint_savings",
     "joint_shares",
+    "kept_costs",
+    "median_extra_cost",
     "next_token_losses",
     "perplexity",
     "printed_claims",

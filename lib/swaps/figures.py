@@ -5,8 +5,17 @@ from collections.abc import Mapping
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
-from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis, number_points, percent_axis
+from lib.base.style import (
+    COLOURS,
+    MARKERS,
+    SUBJECT,
+    block_axis,
+    number_points,
+    percent_axis,
+    shade_blocks,
+)
 from lib.stats.intervals import Interval
 
 MARGIN = 2.0
@@ -22,7 +31,7 @@ def dissociation_figure(table, name: str, printed, savings: Mapping[int, Interva
     printed: columns subject, block, r2, cost (percent) of linear swaps.
     savings: linear less bilinear cost of each block, fractions of the base perplexity.
     """
-    figure, (plane, depth) = plt.subplots(1, 2, figsize=(12.8, 4.8))
+    figure, (plane, depth) = plt.subplots(1, 2, figsize=(11.5, 5.2), width_ratios=(1.15, 1))
     _plane(plane, table, name, printed)
     blocks = list(savings)
     value, low, high = (
@@ -36,7 +45,7 @@ def dissociation_figure(table, name: str, printed, savings: Mapping[int, Interva
     depth.errorbar(blocks, value, bars, fmt="s", color=COLOURS[0], capsize=2, elinewidth=1)
     percent_axis(depth, [*value, *(value - bars[0]), *(value + bars[1])], linear_to=MARGIN)
     depth.set(ylabel="saved, % of the base perplexity", title="What the product branch saves")
-    depth.legend(loc="upper left", bbox_to_anchor=(0.36, 1), fontsize=9)
+    depth.legend(loc="upper left", bbox_to_anchor=(0.4, 1))
     block_axis(depth, len(table))
     return figure
 
@@ -51,16 +60,6 @@ def _plane(ax: plt.Axes, table, name: str, printed) -> None:
     ax.scatter(table.r2_bilinear, bilinear, label=f"{name}, bilinear", **square)
     diamond = {"marker": "D", "facecolor": "none", "edgecolor": COLOURS[1], "lw": 1.3}
     ax.scatter(printed.r2, printed.cost, label="linear, printed by the paper", **diamond)
-    for row in printed.itertuples():
-        ax.annotate(
-            f"{row.subject[0].upper()}{row.block}",
-            (row.r2, row.cost),
-            xytext=(-6, -3),
-            textcoords="offset points",
-            fontsize=8,
-            ha="right",
-            color=COLOURS[1],
-        )
     percent_axis(ax, [*linear, *bilinear, *printed.cost])
     least = min(table.r2_lin.min(), printed.r2.min(), 0.2)
     ax.set(
@@ -72,10 +71,58 @@ def _plane(ax: plt.Axes, table, name: str, printed) -> None:
     ax.axvline(0.9, color="#777777", lw=1, ls=":")
     for cost in (5, 50):
         ax.axhline(cost, color="#777777", lw=1, ls=":")
-    ax.legend(loc="lower left", fontsize=9)
+    ax.legend(loc="lower left")
     telling = table[(table.cost_linear > 50) | (table.r2_lin > 0.9)]
-    if len(telling):
-        number_points(ax, telling, "r2_lin", "cost_linear")
+    ours = telling.rename(columns={"r2_lin": "r2", "cost_linear": "cost"})
+    theirs = printed.assign(block=printed.subject.str[0].str.upper() + printed.block.astype(str))
+    columns = ["block", "r2", "cost"]
+    both = [*ours[columns].to_dict("records"), *theirs[columns].to_dict("records")]
+    number_points(ax, pd.DataFrame(both), "r2", "cost", lettered=COLOURS[1])
+
+
+def massive_figure(table, name: str) -> plt.Figure:
+    """What a linear swap costs when the FFN is kept on its massive tokens, by block and against the
+    fit on ordinary tokens.
+
+    table: one row a block, columns block, massive (bool), r2_lin, r2_ordinary and, in percent with
+    intervals (_low, _high), cost_linear, cost_kept, cost_refitted and cost_refit_alone.
+    """
+    figure, (depth, plane) = plt.subplots(1, 2, figsize=(11.5, 5.2), width_ratios=(1.4, 1))
+    few, rest = table[table.massive], table[~table.massive]
+    shade_blocks(depth, few.block)
+    _swaps(depth, table, "linear", 0, fmt="o", color=SUBJECT, label="linear on all tokens")
+    look = {"fmt": "s", "color": COLOURS[0], "label": "kept on massive tokens"}
+    _swaps(depth, few, "kept", -0.22, **look)
+    look = {"fmt": "D", "color": COLOURS[2], "label": "kept on massive tokens, refitted"}
+    _swaps(depth, few, "refitted", 0.22, **look)
+    look |= {"mfc": "white", "label": "refitted, nothing kept"}
+    _swaps(depth, few, "refit_alone", 0.4, **look)
+    depth.axhline(0, color="#777777", lw=1)
+    depth.set(ylabel="cost, % of the base perplexity", title=f"{name}: cost of the swap by block")
+    block_axis(depth, len(table))
+    for row in few.itertuples():
+        ends = [row.r2_lin, row.r2_ordinary], [row.cost_linear, row.cost_refitted]
+        plane.plot(*ends, color="#BBBBBB", lw=1, zorder=1)
+    plane.scatter(rest.r2_lin, rest.cost_linear, s=24, color="#999999", label="no massive tokens")
+    plane.scatter(few.r2_lin, few.cost_linear, s=26, color=SUBJECT)
+    plane.scatter(few.r2_ordinary, few.cost_refitted, s=26, color=COLOURS[2], marker="D")
+    plane.axvline(0.9, color="#777777", lw=1, ls=":")
+    plane.set(xlabel="held-out $R^2$", title="Fit and cost, massive tokens set aside")
+    ends = table.filter(regex="^cost_.*_(low|high)$").to_numpy().ravel()
+    for ax in (depth, plane):
+        percent_axis(ax, ends)
+    plane.legend(loc="lower left")
+    figure.legend(*depth.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    if len(few):
+        number_points(plane, few, "r2_ordinary", "cost_refitted")
+    return figure
+
+
+def _swaps(ax: plt.Axes, table, kind: str, shift: float, **look) -> None:
+    """Costs of one kind of swap as points with bars."""
+    value, low, high = (table[f"cost_{kind}{end}"] for end in ("", "_low", "_high"))
+    bars = np.nan_to_num([value - low, high - value])
+    ax.errorbar(table.block + shift, value, bars, ms=4.5, capsize=2, elinewidth=1, **look)
 
 
 def healing_figure(table, name: str) -> plt.Figure:

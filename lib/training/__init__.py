@@ -35,11 +35,13 @@ from lib.training.repeats import (
     untrained_range,
     wide,
 )
+from lib.training.switched import SEQUENTIAL, trained_models
 from lib.training.widths import agreement_by_token
 
 __all__ = [
     "FAMILIES",
     "PROMPTS",
+    "SEQUENTIAL",
     "Splits",
     "TrainingRun",
     "across_less_within",
@@ -74,6 +76,7 @@ __all__ = [
     "train",
     "train_one",
     "train_tokenizer",
+    "trained_models",
     "unshared",
     "untrained",
     "untrained_range",

@@ -1,0 +1,163 @@
+"""Figures of the all-linear cost: beside deletion and the mean output, without massive tokens, and
+across models (Balogh §4.1, Figure 3)."""
+
+from collections.abc import Mapping
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis, number_points, percent_axis
+from lib.stats.intervals import Interval
+
+
+def cost_figure(
+    costs: Mapping[str, Mapping[int, Interval]], name: str, n_blocks: int
+) -> plt.Figure:
+    """What stands in each FFN's place and what that costs, by block; and the cost of the linear map
+    against that of deleting the FFN.
+
+    costs: {what: {block: Interval}}, fractions of the base perplexity; "linear map" and "nothing"
+    are among them.
+    """
+    figure, (by_block, plane) = plt.subplots(1, 2, figsize=(12.8, 4.8), width_ratios=(1.6, 1))
+    ends = []
+    for k, (what, units) in enumerate(costs.items()):
+        value, low, high = in_percent(units)
+        ends += [*low, *high]
+        by_block.errorbar(
+            np.array(list(units)) + 0.18 * (k - 1),
+            value,
+            np.nan_to_num([value - low, high - value]),
+            fmt=MARKERS[k],
+            color=(SUBJECT, *COLOURS)[k],
+            mfc=SUBJECT if k == 0 else "white",
+            capsize=2,
+            elinewidth=1,
+            label=what,
+        )
+    by_block.axhline(0, color="#777777", lw=1)
+    percent_axis(by_block, np.nan_to_num(ends))
+    by_block.set(ylabel="cost, % of the base perplexity", title=f"{name}: in the FFN's place")
+    by_block.legend(loc="best", fontsize=9)
+    block_axis(by_block, n_blocks)
+    table = pd.DataFrame(
+        {
+            "block": list(costs["linear map"]),
+            "linear": in_percent(costs["linear map"])[0],
+            "deleted": in_percent(costs["nothing"])[0],
+        }
+    )
+    _plane(plane, table)
+    return figure
+
+
+def _plane(ax: plt.Axes, table: pd.DataFrame) -> None:
+    """Cost of the linear map against that of deleting the FFN, both logarithmic beyond 1%."""
+    ax.scatter(table.deleted, table.linear, color=SUBJECT, s=24, zorder=3)
+    both = [*table.linear, *table.deleted]
+    percent_axis(ax, both)
+    ax.set_xscale("symlog", linthresh=1.0)
+    ax.set_xlim(ax.get_ylim())
+    ax.xaxis.set_major_locator(mpl.ticker.SymmetricalLogLocator(base=10, linthresh=1.0))
+    ax.xaxis.set_major_formatter(ax.yaxis.get_major_formatter())
+    line = np.linspace(*ax.get_xlim(), 2000)
+    ax.plot(line, line, color="#777777", lw=1, label="the map saves nothing")
+    ax.plot(line, line / 2, color="#777777", lw=1, ls=":", label="half of what deletion costs")
+    ax.set(
+        xlabel="cost of deleting the FFN (numbers: blocks)",
+        ylabel="cost of the linear map",
+        title="What the map is worth",
+    )
+    ax.legend(loc="upper left", fontsize=9)
+    telling = {*table.linear.nlargest(5).index, *table.linear.nsmallest(2).index}
+    telling |= {*table.index[table.linear > table.deleted / 2]}
+    number_points(ax, table.loc[sorted(telling)], "deleted", "linear")
+
+
+def in_percent(units: Mapping[int, Interval]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values, lower and upper bounds in percent."""
+    ends = ("value", "low", "high")
+    return tuple(100 * np.array([getattr(i, end) for i in units.values()]) for end in ends)
+
+
+def massive_figure(table: pd.DataFrame, name: str) -> plt.Figure:
+    """All-linear cost of the blocks with massive tokens: as it is, with these tokens on the FFN,
+    and with a map fitted without them.
+
+    table: columns block, linear, kept, refit (percent), share (of tokens that are massive).
+    """
+    figure, ax = plt.subplots(figsize=(7.6, 4.4))
+    at = np.arange(len(table))
+    labels = {
+        "linear": "map at every token",
+        "kept": "massive tokens keep the FFN",
+        "refit": "and the map is fitted without them",
+    }
+    for k, (column, label) in enumerate(labels.items()):
+        ax.plot(
+            at,
+            table[column],
+            ls="",
+            marker=MARKERS[k],
+            color=(SUBJECT, *COLOURS)[k],
+            label=label,
+        )
+    ax.axhline(0, color="#777777", lw=1)
+    percent_axis(ax, [*table.linear, *table.kept, *table.refit, 0])
+    names = [f"{r.block}\n{r.share:.2%}" for r in table.itertuples()]
+    ax.set_xticks(at, names)
+    ax.set(
+        xlabel="block, and the share of its tokens that are massive",
+        ylabel="cost, % of the base perplexity",
+        title=f"{name}: a few massive tokens",
+    )
+    ax.set_xlim(-0.6, len(table) - 0.4)
+    ax.legend(loc="best", fontsize=9)
+    return figure
+
+
+def size_figure(ours: pd.DataFrame, printed: pd.DataFrame) -> plt.Figure:
+    """Balogh Figure 3: all-linear cost against model size, median over blocks with the range.
+
+    ours: the table of `size_table`, one or two rows a model; printed: that of `printed_sizes`.
+    """
+    figure, ax = plt.subplots(figsize=(8.6, 4.8))
+    for k, (family, rows) in enumerate(printed.groupby("family", sort=False)):
+        shift = 0.985 if family == "GPT-2" else 1.015
+        ax.vlines(
+            rows.n_params * shift,
+            rows.cheapest,
+            rows.dearest,
+            color=COLOURS[k],
+            lw=3,
+            alpha=0.6,
+            ls=("-", "--")[k],
+            label=f"{family}, printed: cheapest to dearest block",
+        )
+    for k, (model, rows) in enumerate(ours.groupby("model", sort=False)):
+        for j, row in enumerate(rows.itertuples()):
+            at = row.n_params * (1 + 0.06 * k - 0.12 * j)
+            colour = SUBJECT if k == 0 else COLOURS[2 + k % 4]
+            ax.vlines(at, row.cheapest, row.dearest, color=colour, lw=1)
+            ax.plot(
+                at,
+                row.median,
+                ls="",
+                marker=MARKERS[k],
+                color=colour,
+                mfc=colour if j == 0 else "white",
+                label=f"{model}, {row.tokens:,} tokens ({row.tokens_per_feature:.1f} a feature)",
+            )
+    ax.set_xscale("log")
+    values = [*ours.cheapest, *ours.dearest, *printed.cheapest, *printed.dearest]
+    percent_axis(ax, values)
+    ax.axhline(0, color="#777777", lw=1)
+    ax.set(
+        xlabel="parameters of the model",
+        ylabel="all-linear cost, % of the base perplexity",
+        title="Cost and size: median over blocks here, with the range",
+    )
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
+    return figure
