@@ -216,6 +216,7 @@ PROFILES = {
         choose_tokens=12_288,
         route_tokens=12_288,
         refit_tokens=24_576,
+        token_tokens=49_152,
         list_corpora=("lambada",),
         adamw_blocks=None,
         candidate_steps=8_000,

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lib.base.errors import InputError
 from lib.gates.delta import Deltas
 from lib.gates.fitted import Fitted, gate_scores
 from lib.gates.inputs import Inputs
 from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import joint_level
+from lib.stats.rows import auc_rows
 
 
 def clustered_auc(score, positive, document, level: float = 0.95) -> Interval:
@@ -22,26 +22,7 @@ def clustered_auc(score, positive, document, level: float = 0.95) -> Interval:
     bounds are nan, which decides nothing, with fewer than two documents. Raises InputError where
     one class is missing.
     """
-    score, positive = np.asarray(score, float), np.asarray(positive, bool)
-    if positive.all() or not positive.any():
-        raise InputError(
-            f"all {len(positive):,} positions are of one class: an AUC needs both; use more tokens."
-        )
-    beaten = _beaten(score[~positive], score[positive])  # by each positive, share of the negatives
-    above = _beaten(-score[positive], -score[~positive])  # each negative, share of positives above
-    auc = beaten.mean()
-    # Values whose mean is the AUC, and whose sums over documents are the documents' influences.
-    values = np.empty(len(score))
-    values[positive] = (beaten - auc) / positive.mean()
-    values[~positive] = (above - auc) / (~positive).mean()
-    return clustered(auc + values, document, level)
-
-
-def _beaten(others: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Share of `others` [m] below each of `scores` [n], ties counting half: [n]."""
-    ordered = np.sort(others)
-    ends = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
-    return sum(ends) / (2 * len(ordered))
+    return clustered(auc_rows(positive, score), document, level)
 
 
 def auc_table(fitted: Fitted, inputs: Inputs, deltas: Deltas, document) -> pd.DataFrame:
