@@ -220,6 +220,7 @@ PROFILES = {
         choose_tokens=12_288,
         route_tokens=12_288,
         refit_tokens=24_576,
+        token_tokens=49_152,
         list_corpora=("lambada",),
         router_tokens=12_288,
         adamw_blocks=None,

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lib.base.errors import InputError
 from lib.gates.delta import Deltas
 from lib.gates.fitted import Fitted, gate_scores
 from lib.gates.inputs import Inputs
 from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import joint_level
+from lib.stats.rows import auc_rows
 
 
 def clustered_auc(score, positive, document, level: float = 0.95) -> Interval:
@@ -22,31 +22,7 @@ def clustered_auc(score, positive, document, level: float = 0.95) -> Interval:
     bounds are nan, which decides nothing, with fewer than two documents. Raises InputError where
     one class is missing.
     """
-    return clustered(auc_values(score, positive), document, level)
-
-
-def auc_values(score, positive) -> np.ndarray:
-    """What each position adds to the AUC of `score` for `positive`, [n]: values whose mean is the
-    AUC and whose sums over documents are the documents' influences. They subtract as AUCs do."""
-    score, positive = np.asarray(score, float), np.asarray(positive, bool)
-    if positive.all() or not positive.any():
-        raise InputError(
-            f"all {len(positive):,} positions are of one class: an AUC needs both; use more tokens."
-        )
-    beaten = _beaten(score[~positive], score[positive])  # by each positive, share of the negatives
-    above = _beaten(-score[positive], -score[~positive])  # each negative, share of positives above
-    auc = beaten.mean()
-    values = np.empty(len(score))
-    values[positive] = (beaten - auc) / positive.mean()
-    values[~positive] = (above - auc) / (~positive).mean()
-    return auc + values
-
-
-def _beaten(others: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Share of `others` [m] below each of `scores` [n], ties counting half: [n]."""
-    ordered = np.sort(others)
-    ends = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
-    return sum(ends) / (2 * len(ordered))
+    return clustered(auc_rows(positive, score), document, level)
 
 
 def auc_table(fitted: Fitted, inputs: Inputs, deltas: Deltas, document) -> pd.DataFrame:
@@ -94,7 +70,7 @@ def by_window(
     """What each window adds to the AUC of a gate, [n_blocks, n]: rows whose means are the AUCs."""
     return np.stack(
         [
-            auc_values(scores[block, name].ravel(), truth.ravel()).reshape(truth.shape).mean(1)
+            auc_rows(truth.ravel(), scores[block, name].ravel()).reshape(truth.shape).mean(1)
             for block, truth in positive.items()
         ]
     )

@@ -32,6 +32,7 @@ from lib.stats.published import half_unit, published
 from lib.stats.rank import RankResult, rank_correlation
 from lib.stats.ratios import absolute, influence, jackknife
 from lib.stats.resampled import Quantiles, over_documents, over_halves, weighted_mean
+from lib.stats.rows import auc_rows, pearson_rows
 from lib.stats.rules import guarded
 from lib.stats.twoway import (
     crossed,
@@ -50,6 +51,7 @@ __all__ = [
     "Quantiles",
     "RankResult",
     "absolute",
+    "auc_rows",
     "bootstrap",
     "claim_row",
     "clustered",
@@ -74,6 +76,7 @@ __all__ = [
     "over_seeds",
     "pairwise",
     "pearson",
+    "pearson_rows",
     "pooled_half_width",
     "pooled_over_seeds",
     "pooled_spread",

@@ -24,7 +24,7 @@ def auc_rows(positive, score) -> np.ndarray:
     n, ones = len(positive), int(positive.sum())
     if not 0 < ones < n:
         raise InputError(
-            f"{ones} of {n} labels are true: a ROC curve needs both classes; use more tokens."
+            f"all {n:,} positions are of one class: an AUC needs both; use more tokens."
         )
     ranks, rows = rankdata(score), np.empty(n)
     for side, others in ((positive, n - ones), (~positive, ones)):
