@@ -65,13 +65,13 @@ class Profile:
     """of these, tokens on which a block's many routers are compared"""
     gate_blocks: int | None = None
     """how many blocks, evenly spaced, are gated; None: all"""
-    linear_shares: tuple[float, ...] = (0.03, 0.1, 0.2, 0.35, 0.6, 0.9)
+    linear_shares: tuple[float, ...] = (0.1, 0.2, 0.35, 0.6, 0.9)
     """shares of the FFN evaluations that routers over the whole network send to the linear maps"""
-    label_shares: tuple[float, ...] = (0.1, 0.2, 0.35)
+    label_shares: tuple[float, ...] = (0.1, 0.35)
     """those at which further labels and routers are compared"""
     refit_tokens: int = 16_384
     """tokens on which maps are refitted for a router, or in order"""
-    effect_windows: int = 16
+    effect_windows: int = 8
     """windows in which single evaluations are priced, one a block"""
     speed_repeats: int = 30
     """paired repetitions of a timing"""
