@@ -7,7 +7,7 @@ import pytest
 
 from lib.base import InputError, cache
 from lib.texts import corpora, load_corpus, sample, wikipedia
-from lib.texts.documents import articles_of_lines, bounded, chunks, cut
+from lib.texts.documents import articles_of_lines, bounded, chunks, cut, joined
 from lib.texts.hub import hub
 
 WIKITEXT = [
@@ -174,3 +174,12 @@ def test_a_damaged_store_of_articles_is_made_again(monkeypatch, tmp_path):
         assert wikipedia.articles() == [["Ada", "Ada is."]]
         wikipedia.articles()
     assert len(fetched) > 20
+
+
+def test_short_documents_are_joined_until_they_make_a_window():
+    assert joined(["a" * 9, "b" * 9, "c" * 40, "d"], 15) == [
+        f"{'a' * 9}\n\n{'b' * 9}",
+        "c" * 40 + "\n\nd",
+    ]
+    assert joined(["a" * 20, "b" * 30], 15) == ["a" * 20, "b" * 30]
+    assert joined(["a"], 15) == ["a"] and joined([], 15) == []

@@ -3,6 +3,7 @@
 from lib.texts.assets import ASSETS, Asset, fetch
 from lib.texts.bpe import byte_bpe, token_bytes
 from lib.texts.corpora import Corpus, check_corpus, load_corpus
+from lib.texts.documents import joined
 from lib.texts.ngram import NGram, count_ngrams
 from lib.texts.windows import Windows, cut_windows
 
@@ -17,6 +18,7 @@ __all__ = [
     "count_ngrams",
     "cut_windows",
     "fetch",
+    "joined",
     "load_corpus",
     "token_bytes",
 ]

@@ -53,6 +53,24 @@ def chunks(text: str, size: int = 10_000) -> list[str]:
     return [*pieces, piece.strip()] if piece.strip() else pieces
 
 
+def joined(documents: Iterable[str], least: int) -> list[str]:
+    """Documents of at least `least` characters: shorter ones are joined with what follows them, a
+    blank line between, and a short rest with what stands before it. Passages of a sentence or two
+    (LAMBADA's) would make no window of their own."""
+    pieces: list[str] = []
+    piece = ""
+    for document in documents:
+        piece = f"{piece}\n\n{document}" if piece else document
+        if len(piece) >= least:
+            pieces.append(piece)
+            piece = ""
+    if piece and pieces:
+        pieces[-1] += f"\n\n{piece}"
+    elif piece:
+        pieces.append(piece)
+    return pieces
+
+
 def cut(documents: list[str]) -> tuple[list[str], list[str]]:
     """Two documents or more in two parts: the last ones, which hold EVAL_SHARE of the characters,
     and at least one, are the second."""
