@@ -7,7 +7,7 @@ import numpy as np
 from lib.base.style import COLOURS, MARKERS, SUBJECT
 from lib.gates.lists import LEAST, THRESHOLD
 
-SHOWN = {"still": "still listed", "flipped": "flipped (mean δ < 0)"}
+WORLDS = {"noise": "δ were dealt at random", "stable": "types kept their means"}
 
 
 def types_figure(pairs, name: str) -> plt.Figure:
@@ -70,11 +70,11 @@ def rates_figure(table, worlds, name: str, printed) -> plt.Figure:
             label = ("listed", "not listed: matched by count, or all frequent types")[k]
             point = {"fmt": MARKERS[k], "capsize": 3, "color": (COLOURS[1], "#777777")[k]}
             ax.errorbar(rows["mean"], at, xerr=bars.clip(0), label=label, **point)
-        for world, colour in (("noise", COLOURS[5]), ("stable", COLOURS[2])):
+        for world, colour in zip(WORLDS, (COLOURS[5], COLOURS[2]), strict=True):
             rows = worlds[(worlds.world == world) & (worlds.statistic == pair[0])]
             rows = rows.set_index("text").loc[texts]
             for y, row in enumerate(rows.itertuples()):
-                label = f"listed, in a world of {world} types" if not y else None
+                label = f"listed, if {WORLDS[world]}" if not y else None
                 span = {"height": 0.75, "color": colour, "alpha": 0.3, "lw": 0}
                 ax.barh(y, row.high - row.low, left=row.low, label=label, **span)
         theirs = printed.get(pair[0], ())
@@ -84,7 +84,9 @@ def rates_figure(table, worlds, name: str, printed) -> plt.Figure:
         ax.axvline(0, color="#777777", lw=1)
         ax.set_yticks(range(len(texts)), texts)
         ax.set(ylim=(len(texts) - 0.4, -0.6), title=title)
-        ax.set_xlabel("correlation" if "r_" in pair[0] else "share of types")
+        of_types = "r_" not in pair[0]
+        ax.set_xlim((-0.05, 1.05) if of_types else (-1.05, 1.05))
+        ax.set_xlabel("share of types" if of_types else "correlation")
     handles = axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=9)
     figure.suptitle(name, fontsize=11)
