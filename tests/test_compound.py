@@ -11,6 +11,7 @@ from lib.gates import (
     Gated,
     Inputs,
     Routed,
+    all_costs,
     break_even,
     decoder_work,
     fit_gate,
@@ -20,6 +21,7 @@ from lib.gates import (
     one_by_one,
     paired_seconds,
     paper_saved,
+    pooled,
     protocol,
     routed_losses,
     same_shares,
@@ -110,6 +112,10 @@ def test_all_gates_at_once_and_one_at_a_time(setting):
     assert table.cost[0] == pytest.approx(np.expm1((found.losses[1] - found.base).mean()))
     masks = found.linear["both"]
     assert share_interval(masks, document).value == pytest.approx(found.share("both"))
+    costs = all_costs(pooled(found, found), {1: 1, 4: 4}, ["both"], [1, 4], document)
+    single = [(found.losses[b] - found.base).mean() for b in (1, 4)]
+    assert costs["sum of single costs"].value == pytest.approx(np.expm1(sum(single)))
+    assert costs["random, same shares"].value == pytest.approx(np.expm1(single).mean())
     random = same_shares(parts.maps, masks, parts.report, 0)
     assert random[1][1].mean() == pytest.approx(masks[1].mean(), abs=0.1)
 

@@ -31,6 +31,7 @@ from lib.gates import (
     regression,
     regressions,
     routed_losses,
+    router_points,
     single_effects,
     split_half,
     validity,
@@ -124,8 +125,8 @@ def test_all_linear_through_masks_is_all_swapped(setting):
     subject, _, parts = setting
     windows = parts.report
     score = at_random(parts.maps, np.zeros((len(windows), windows.seq_len - 1)), 1)
-    routes = {"all": masked(parts.maps, lowest(score, 1.0))}
-    got = routed_losses(subject, windows, routes).losses["all"]
+    routes = router_points({"all": score}, [0.5, 1.0], parts.maps)
+    got = routed_losses(subject, windows, routes).losses["all", 1.0]
     whole = {i: (m, everywhere(windows)) for i, m in parts.maps.items()}
     expected = routed_losses(subject, windows, {"w": whole}).losses["w"]
     np.testing.assert_allclose(got, expected, atol=1e-5)

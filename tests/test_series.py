@@ -397,12 +397,14 @@ def test_a_killed_series_goes_on_by_itself(tree):
 
 
 def test_a_second_series_beside_a_live_one_is_refused(tree):
+    still_on = notebook("01", "import time\ntime.sleep(100)")
+    nbformat.write(still_on, tree / "notebooks" / "01_asleep.ipynb")
     first = driver(tree, N="01")
     try:
         assert "1 report" in first.stdout.readline()
         second = make(tree, N="02")
         assert second.returncode == 2
-        assert f"a series is already on here (smoke since" in second.stderr  # noqa: F541
+        assert "a series is already on here (smoke since" in second.stderr
         assert f"process {first.pid}" in second.stderr
     finally:
         first.send_signal(signal.SIGINT)

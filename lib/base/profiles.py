@@ -57,19 +57,21 @@ class Profile:
     """tokens on which the loss of such a model is measured"""
     gate_tokens: int = 16_384
     """tokens that gates learn from (Balogh §3.5: 20 k)"""
-    choose_tokens: int = 3_072
+    choose_tokens: int = 2_048
     """tokens of other documents on which one of several gates is chosen"""
     route_tokens: int = 4_096
     """tokens of other documents on which a gated layer is priced (Balogh §3.2: 12 k)"""
+    router_tokens: int = 3_072
+    """of these, tokens on which a block's many routers are compared"""
     gate_blocks: int | None = None
     """how many blocks, evenly spaced, are gated; None: all"""
-    linear_shares: tuple[float, ...] = (0.03, 0.1, 0.2, 0.35, 0.6, 0.9)
+    linear_shares: tuple[float, ...] = (0.1, 0.2, 0.35, 0.6, 0.9)
     """shares of the FFN evaluations that routers over the whole network send to the linear maps"""
-    label_shares: tuple[float, ...] = (0.1, 0.2, 0.35)
+    label_shares: tuple[float, ...] = (0.1, 0.35)
     """those at which further labels and routers are compared"""
     refit_tokens: int = 16_384
     """tokens on which maps are refitted for a router, or in order"""
-    effect_windows: int = 16
+    effect_windows: int = 8
     """windows in which single evaluations are priced, one a block"""
     speed_repeats: int = 30
     """paired repetitions of a timing"""
@@ -139,11 +141,12 @@ PROFILES = {
         choose_tokens=1_024,
         route_tokens=1_024,
         linear_shares=(0.1, 0.35),
-        label_shares=(0.1, 0.35),
+        label_shares=(0.35,),
         refit_tokens=2_048,
         effect_windows=4,
         speed_repeats=5,
         across_blocks=3,
+        router_tokens=1_024,
         token_tokens=4_096,
         list_corpora=("python-stdlib",),
         simple_corpus="wikipedia-sample",
@@ -183,6 +186,7 @@ PROFILES = {
         gate_tokens=4_096,
         choose_tokens=1_280,
         route_tokens=1_280,
+        router_tokens=1_280,
         gate_blocks=6,
         refit_tokens=4_096,
         effect_windows=10,
@@ -218,6 +222,7 @@ PROFILES = {
         refit_tokens=24_576,
         token_tokens=49_152,
         list_corpora=("lambada",),
+        router_tokens=12_288,
         adamw_blocks=None,
         candidate_steps=8_000,
         heal_steps=200,

@@ -66,11 +66,28 @@ def shade_blocks(ax: plt.Axes, blocks) -> None:
 
 def percent_axis(ax: plt.Axes, values, linear_to: float = 1.0) -> None:
     """A symmetric-log y axis around `values`, costs in percent that span several powers of ten."""
-    ax.set_yscale("symlog", linthresh=linear_to)
-    ax.yaxis.set_major_locator(mpl.ticker.SymmetricalLogLocator(base=10, linthresh=linear_to))
-    ax.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:+,.4g}%" if v else "0"))
+    percent_scale(ax, "y", values, linear_to)
     low, high = min(values), max(values)
     ax.set_ylim(1.6 * low if low < 0 else -0.3 * linear_to, 2 * max(high, linear_to))
+
+
+def percent_scale(ax: plt.Axes, which: str, values, linear_to: float = 1.0) -> None:
+    """The symmetric-log scale of axis `which` ("x" or "y") for costs in percent; ticks at every
+    second power of ten where there are many."""
+    getattr(ax, f"set_{which}scale")("symlog", linthresh=linear_to)
+    ticks = mpl.ticker.SymmetricalLogLocator(base=10, linthresh=linear_to)
+    if max(values) > 1e4 * linear_to:
+        ticks = mpl.ticker.FixedLocator([-100, -1, 0, *(linear_to * 100.0**k for k in range(6))])
+    axis = getattr(ax, f"{which}axis")
+    axis.set_major_locator(ticks)
+    axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: _percent(v)))
+
+
+def _percent(value: float) -> str:
+    """A tick's label, such as +10%; a power of ten where that is shorter."""
+    if abs(value) >= 1e4:
+        return f"$+10^{{{round(np.log10(abs(value)))}}}$%"
+    return f"{value:+,.4g}%" if value else "0"
 
 
 def power_of_ten(value: float) -> str:

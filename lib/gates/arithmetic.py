@@ -66,8 +66,7 @@ def svd_against_moments(subject: Subject, windows: Windows, blocks: Sequence[int
     moments, relative to their norm, over blocks: fitted on the first four fifths of the windows,
     read on the rest."""
     found, n = [], len(windows) * 4 // 5
-    for block in blocks:
-        x, y = capture(subject, windows, [block])[block]
+    for x, y in capture(subject, windows, blocks).values():
         rows, target = x[:n].flatten(0, 1), y[:n].flatten(0, 1)
         unseen = x[n:].flatten(0, 1).double()
         by_svd = svd_ridge(rows, target, RIDGE)(unseen)

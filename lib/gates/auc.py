@@ -62,3 +62,15 @@ def score_table(
             }
         )
     return pd.DataFrame(rows)
+
+
+def by_window(
+    scores: Mapping[tuple[int, str], np.ndarray], positive: Mapping[int, np.ndarray], name: str
+) -> np.ndarray:
+    """What each window adds to the AUC of a gate, [n_blocks, n]: rows whose means are the AUCs."""
+    return np.stack(
+        [
+            auc_rows(truth.ravel(), scores[block, name].ravel()).reshape(truth.shape).mean(1)
+            for block, truth in positive.items()
+        ]
+    )

@@ -3,12 +3,19 @@ across models (Balogh §4.1, Figure 3)."""
 
 from collections.abc import Mapping
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis, number_points, percent_axis
+from lib.base.style import (
+    COLOURS,
+    MARKERS,
+    SUBJECT,
+    block_axis,
+    number_points,
+    percent_axis,
+    percent_scale,
+)
 from lib.stats.intervals import Interval
 
 
@@ -58,10 +65,8 @@ def _plane(ax: plt.Axes, table: pd.DataFrame) -> None:
     ax.scatter(table.deleted, table.linear, color=SUBJECT, s=24, zorder=3)
     both = [*table.linear, *table.deleted]
     percent_axis(ax, both)
-    ax.set_xscale("symlog", linthresh=1.0)
+    percent_scale(ax, "x", both)
     ax.set_xlim(ax.get_ylim())
-    ax.xaxis.set_major_locator(mpl.ticker.SymmetricalLogLocator(base=10, linthresh=1.0))
-    ax.xaxis.set_major_formatter(ax.yaxis.get_major_formatter())
     line = np.linspace(*ax.get_xlim(), 2000)
     ax.plot(line, line, color="#777777", lw=1, label="the map saves nothing")
     ax.plot(line, line / 2, color="#777777", lw=1, ls=":", label="half of what deletion costs")
@@ -71,8 +76,8 @@ def _plane(ax: plt.Axes, table: pd.DataFrame) -> None:
         title="What the map is worth",
     )
     ax.legend(loc="upper left", fontsize=9)
-    telling = {*table.linear.nlargest(5).index, *table.linear.nsmallest(2).index}
-    telling |= {*table.index[table.linear > table.deleted / 2]}
+    telling = {*table.linear.nlargest(4).index, *table.deleted.nlargest(4).index}
+    telling |= {*table.index[table.linear > table.deleted], table.linear.idxmin()}
     number_points(ax, table.loc[sorted(telling)], "deleted", "linear")
 
 

@@ -16,11 +16,13 @@ from lib.texts.windows import Windows
 
 
 def spare(whole: Windows, parts: Protocol, n_tokens: int) -> Windows | None:
-    """Windows of the documents on which gates were chosen that no sample holds yet, at most
-    `n_tokens`; None where fewer than two documents are left."""
-    known = {tuple(w) for w in parts.choose.tokens.tolist()}
-    of_choice = np.isin(whole.document.numpy(), parts.choose.document.numpy())
-    new = [i for i in np.flatnonzero(of_choice) if tuple(whole.tokens[i].tolist()) not in known]
+    """Windows of the documents that gates learn from and are chosen on, at most `n_tokens`, that no
+    sample holds; None where fewer than two documents are left."""
+    samples = parts.train, parts.choose
+    known = {tuple(w) for sample in samples for w in sample.tokens.tolist()}
+    documents = np.concatenate([sample.document.numpy() for sample in samples])
+    of_gates = np.flatnonzero(np.isin(whole.document.numpy(), documents))
+    new = [i for i in of_gates if tuple(whole.tokens[i].tolist()) not in known]
     left = whole[torch.tensor(new, dtype=torch.int64)][: max(1, n_tokens // whole.seq_len)]
     return left if len(left) and left.n_documents > 1 else None
 

@@ -18,6 +18,18 @@ from lib.base.style import (
 )
 from lib.stats.intervals import Interval
 
+KEPT = {
+    "linear": {"fmt": "o", "color": SUBJECT, "label": "linear, on all tokens"},
+    "kept": {"fmt": "s", "color": COLOURS[0], "label": "same map, FFN kept\non massive tokens"},
+    "refitted": {"fmt": "D", "color": COLOURS[2], "label": "refitted, FFN kept\non massive tokens"},
+    "refit_alone": {
+        "fmt": "D",
+        "color": COLOURS[2],
+        "mfc": "white",
+        "label": "refitted, nothing kept",
+    },
+}
+"""linear swaps of blocks with massive tokens"""
 MARGIN = 2.0
 """percent of the base perplexity within which the ledger takes a saving for none"""
 
@@ -87,16 +99,15 @@ def massive_figure(table, name: str) -> plt.Figure:
     table: one row a block, columns block, massive (bool), r2_lin, r2_ordinary and, in percent with
     intervals (_low, _high), cost_linear, cost_kept, cost_refitted and cost_refit_alone.
     """
-    figure, (depth, plane) = plt.subplots(1, 2, figsize=(11.5, 5.2), width_ratios=(1.4, 1))
+    figure, axes = plt.subplot_mosaic(
+        [["depth", "depth"], ["plane", "legend"]], figsize=(11.5, 8), width_ratios=(2, 1)
+    )
+    depth, plane = axes["depth"], axes["plane"]
     few, rest = table[table.massive], table[~table.massive]
     shade_blocks(depth, few.block)
-    _swaps(depth, table, "linear", 0, fmt="o", color=SUBJECT, label="linear on all tokens")
-    look = {"fmt": "s", "color": COLOURS[0], "label": "kept on massive tokens"}
-    _swaps(depth, few, "kept", -0.22, **look)
-    look = {"fmt": "D", "color": COLOURS[2], "label": "kept on massive tokens, refitted"}
-    _swaps(depth, few, "refitted", 0.22, **look)
-    look |= {"mfc": "white", "label": "refitted, nothing kept"}
-    _swaps(depth, few, "refit_alone", 0.4, **look)
+    _swaps(depth, rest, "linear", 0, fmt="o", color=SUBJECT)
+    for k, (kind, look) in enumerate(KEPT.items()):
+        _swaps(depth, few, kind, 0.23 * k - 0.345, **look)
     depth.axhline(0, color="#777777", lw=1)
     depth.set(ylabel="cost, % of the base perplexity", title=f"{name}: cost of the swap by block")
     block_axis(depth, len(table))
@@ -104,15 +115,17 @@ def massive_figure(table, name: str) -> plt.Figure:
         ends = [row.r2_lin, row.r2_ordinary], [row.cost_linear, row.cost_refitted]
         plane.plot(*ends, color="#BBBBBB", lw=1, zorder=1)
     plane.scatter(rest.r2_lin, rest.cost_linear, s=24, color="#999999", label="no massive tokens")
-    plane.scatter(few.r2_lin, few.cost_linear, s=26, color=SUBJECT)
-    plane.scatter(few.r2_ordinary, few.cost_refitted, s=26, color=COLOURS[2], marker="D")
+    plane.scatter(few.r2_lin, few.cost_linear, s=30, color=SUBJECT)
+    plane.scatter(few.r2_ordinary, few.cost_refitted, s=30, color=COLOURS[2], marker="D")
     plane.axvline(0.9, color="#777777", lw=1, ls=":")
-    plane.set(xlabel="held-out $R^2$", title="Fit and cost, massive tokens set aside")
+    plane.set(xlabel="held-out $R^2$ on the tokens that are replaced")
+    plane.set(ylabel="cost, % of the base perplexity", title="Fit and cost")
     ends = table.filter(regex="^cost_.*_(low|high)$").to_numpy().ravel()
     for ax in (depth, plane):
         percent_axis(ax, ends)
     plane.legend(loc="lower left")
-    figure.legend(*depth.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    axes["legend"].axis("off")
+    axes["legend"].legend(*depth.get_legend_handles_labels(), loc="center left")
     if len(few):
         number_points(plane, few, "r2_ordinary", "cost_refitted")
     return figure
@@ -122,7 +135,7 @@ def _swaps(ax: plt.Axes, table, kind: str, shift: float, **look) -> None:
     """Costs of one kind of swap as points with bars."""
     value, low, high = (table[f"cost_{kind}{end}"] for end in ("", "_low", "_high"))
     bars = np.nan_to_num([value - low, high - value])
-    ax.errorbar(table.block + shift, value, bars, ms=4.5, capsize=2, elinewidth=1, **look)
+    ax.errorbar(table.block + shift, value, bars, ms=5, capsize=2, elinewidth=1, **look)
 
 
 def healing_figure(table, name: str) -> plt.Figure:
