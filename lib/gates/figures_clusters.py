@@ -25,8 +25,8 @@ def clusters_figure(table, name: str) -> plt.Figure:
         bars = np.nan_to_num([part.value - part.low, part.high - part.value])
         point = {"fmt": "o", "color": SUBJECT, "ms": 4, "capsize": 2, "elinewidth": 1}
         ax.errorbar(at, part.value, bars, label="mean δ, 95% joint", **point)
-        line = {"color": COLOURS[1], "marker": MARKERS[1], "ms": 3, "lw": 0}
-        ax.plot(at, part.need, label="mean δ where centres were learned", **line)
+        line = {"color": COLOURS[1], "marker": MARKERS[1], "ms": 4, "lw": 0, "zorder": 4}
+        ax.plot(at + 0.25, part.need, label="mean δ where centres were learned", **line)
         ax.axhline(0, color="#777777", lw=1)
         ax.set(title=f"block {block}", xlabel="clusters, by mean δ where learned", xticks=[])
     np.atleast_1d(axes)[0].set_ylabel("δ, nats")
@@ -42,7 +42,7 @@ def cluster_areas_figure(table, name: str) -> plt.Figure:
     table: columns block, reader (of PLACES), mean, low, high.
     """
     blocks = list(table.block.unique())
-    figure, ax = plt.subplots(figsize=(7.2, 4.0))
+    figure, ax = plt.subplots(figsize=(10.0, 4.0))
     for k, reader in enumerate(PLACES):
         rows = table[table.reader == reader].set_index("block").loc[blocks]
         at = np.arange(len(blocks)) + 0.13 * (k - 1.5)
