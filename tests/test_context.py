@@ -12,9 +12,9 @@ from lib.gates import context, fit_gate, labels
 from lib.gates.delta import Deltas
 from lib.gates.features import FEATURES, Described
 from lib.gates.readout import read_out
-from lib.gates.regression import REGRESSORS, explained
 from lib.gates.streams import Split
 from lib.gates.types import type_means, variances
+from lib.gates.variance_explained import REGRESSORS, explained
 from lib.gates.words import TYPES
 from lib.stats import clustered
 from lib.texts import Windows

@@ -9,7 +9,7 @@ from sklearn.linear_model import LinearRegression
 from lib.gates.features import Described
 from lib.gates.fitted import Unit
 from lib.gates.gate import Labels
-from lib.gates.regression import r2_rows
+from lib.gates.variance_explained import r2_rows
 from lib.stats.intervals import Interval, cluster_variance, clustered
 from lib.stats.rows import auc_rows, pearson_rows
 from lib.stats.twoway import pooled_half_width
