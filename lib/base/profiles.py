@@ -75,6 +75,8 @@ class Profile:
     """windows in which single evaluations are priced, one a block"""
     speed_repeats: int = 30
     """paired repetitions of a timing"""
+    switch_steps: int = 600
+    """training steps of each small model whose blocks are parallel or sequential"""
     across_blocks: int | None = None
     """as `gate_blocks`, where several models are laid beside each other"""
     token_tokens: int = 32_768
@@ -145,6 +147,7 @@ PROFILES = {
         refit_tokens=2_048,
         effect_windows=4,
         speed_repeats=5,
+        switch_steps=2,
         across_blocks=3,
         router_tokens=1_024,
         token_tokens=4_096,
@@ -190,6 +193,7 @@ PROFILES = {
         gate_blocks=6,
         refit_tokens=4_096,
         effect_windows=10,
+        switch_steps=24,
         across_blocks=6,
         token_tokens=8_192,
         mixer_steps=120,
@@ -228,6 +232,7 @@ PROFILES = {
         heal_steps=200,
         heal_windows=8,
         training_steps=1_500,
+        switch_steps=1_500,
         training_windows=16,
         simple_corpus="tinystories",
         mixer_vocab=4_096,

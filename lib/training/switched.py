@@ -18,6 +18,8 @@ from lib.training.loop import FAMILIES, TrainingRun, train
 SEQUENTIAL = "tiny-neox, sequential"
 """GPT-NeoX as it is but for the switch: the FFN reads the stream after attention"""
 SWITCHED = FAMILIES | {SEQUENTIAL: FAMILIES["tiny-neox"] | {"use_parallel_residual": False}}
+FEW = 100
+"""steps of all models together that one process trains alone"""
 
 
 def drawn(family: str, vocab_size: int, seed: int) -> PreTrainedModel:
@@ -52,7 +54,9 @@ def trained_models(
             raise unknown("family", family, list(SWITCHED))
     check_fits(steps, {seed for _, seed in todo})
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    workers = 1 if device == "cuda" else min(len(todo), joblib.cpu_count())
+    # A worker is a fresh process, which costs more than a few steps.
+    one = device == "cuda" or steps * len(todo) < FEW
+    workers = 1 if one else min(len(todo), joblib.cpu_count())
     items = []
     for family, seed in todo:
         run = TrainingRun(steps=steps, batch=batch, warmup=min(100, max(1, steps // 5)), seed=seed)
