@@ -36,6 +36,8 @@ PYTHON = sys.executable
 LAST = [n for n in PLAN.notebooks if n.startswith("00")]
 OTHERS = [n for n in PLAN.notebooks if n not in LAST]
 ORDER = {name: len(PLAN.notebooks) - k for k, name in enumerate(PLAN.notebooks)}
+# Jobs that start together count together: the first, which takes all cores, outweighs any two.
+ORDER[PLAN.notebooks[0]] = sum(ORDER.values())
 # What a report may take of a cluster's node: cores, memory in MB, minutes. --set-threads and
 # --set-resources change them rule by rule.
 NODE = {
