@@ -63,14 +63,6 @@ def threads(name):
     return of_report
 
 
-# libgomp's idle threads spin, which is quick on a machine of one's own and many times slower on a
-# shared one: they sleep where reports run beside each other, and soon where one runs alone.
-if PLAN.at_once > 1:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-else:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-
 def without_accounting():
     """Ask squeue how SLURM's jobs are where the plugin would ask sacct and nobody keeps accounts
     (it looks only whether the command is there)."""

@@ -304,6 +304,16 @@ def test_a_series_from_start_to_end(tree):
     assert len(sealed) == 2 and not differences(tables(tree), sealed)
 
 
+def test_the_first_report_has_the_machine_to_itself(tree):
+    """Two reports run at once at laptop, but not beside the first: a reader waits for it."""
+    end = "import time\ntime.sleep(1)\nopen('ran', 'a').write(f'{number}-end\\n')"
+    for number in ("01", "02", "03"):
+        nbformat.write(notebook(number, end), tree / "notebooks" / f"{number}_asleep.ipynb")
+    done = make(tree, PROFILE="laptop", MODEL="tiny-gpt2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ran(tree)[:2] == ["01", "01-end"] and len(ran(tree)) == 7
+
+
 @pytest.mark.parametrize(
     ("target", "name"), [(("report", "notebook")[k % 2], name) for k, name in enumerate(HOSTILE)]
 )

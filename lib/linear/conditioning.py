@@ -38,18 +38,19 @@ def _of(moments: Moments) -> dict[str, float]:
     variance = moments.sxx.diagonal()
     scale = torch.where(variance > 0, variance, torch.inf).rsqrt()
     ratio = moments.syy.max() / moments.syy.median()
+    e = torch.linalg.eigvalsh(moments.sxx)
+    standardized = torch.linalg.eigvalsh(scale[:, None] * moments.sxx * scale)
     return {
-        "log10_condition": _decades(moments.sxx),
-        "log10_condition_but_one": _decades(moments.sxx, skip=1),
-        "log10_condition_standardized": _decades(scale[:, None] * moments.sxx * scale),
+        "log10_condition": _decades(e),
+        "log10_condition_but_one": _decades(e, skip=1),
+        "log10_condition_standardized": _decades(standardized),
         "log10_variance_ratio": float(ratio.log10()) if ratio.isfinite() else np.nan,
     }
 
 
-def _decades(covariance: torch.Tensor, skip: int = 0) -> float:
-    """log10 of the largest over the smallest eigenvalue that is not rounding, after `skip` of
-    them; nan where there is none."""
-    e = torch.linalg.eigvalsh(covariance)
+def _decades(e: torch.Tensor, skip: int = 0) -> float:
+    """log10 of the largest over the smallest of these ascending eigenvalues that is not rounding,
+    after `skip` of them; nan where there is none."""
     kept = e[e > torch.finfo(e.dtype).eps * len(e) * e[-1]]
     return float((kept[-1] / kept[skip]).log10()) if len(kept) > skip else float("nan")
 
