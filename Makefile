@@ -27,7 +27,7 @@ test: $(READY) lint  ## lint, unit tests, then every notebook with the smoke pro
 	$(BIN)/python -m pytest -n 2 tests
 	rm -rf $(SMOKE) && mkdir -p $(SMOKE)
 	for nb in notebooks/*.ipynb; do $(BIN)/papermill --prepare-only -p profile smoke $$nb $(SMOKE)/$$(basename $$nb) || exit 1; done
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=600 $(SMOKE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=600 $(SMOKE)
 
 faults: $(READY)  ## kills, hostile names, bad input and damage, as a table; about a quarter of an hour
 	$(BIN)/python tests/faults.py "$$N"
