@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from lib.base import InputError
-from lib.gates import context, fit_gate, labels
+from lib.gates import context, depth, fit_gate, labels
 from lib.gates.delta import Deltas
 from lib.gates.features import FEATURES, Described
 from lib.gates.readout import read_out
 from lib.gates.streams import Split
 from lib.gates.types import type_means, variances
-from lib.gates.variance_explained import REGRESSORS, explained
+from lib.gates.variance_explained import REGRESSORS, explained, explained_by_token
 from lib.gates.words import TYPES
 from lib.stats import clustered
 from lib.texts import Windows
@@ -148,6 +148,33 @@ def test_regressions_explain_what_is_there_and_nothing_else(regressions):
     assert by_context["activation, ridge"] > 0.3 and abs(by_context["token identity"]) < 0.02
     assert by_context["features of the next token, ridge"] < 0.02
     assert all(abs(r2) < 0.02 for r2 in regressions["noise"].values())
+
+
+def test_features_of_the_token_alone_see_no_context():
+    found = {}
+    for name in ("token", "context"):
+        samples, said = [world(name, seed, WORLDS[name]) for seed in (1, 2)], []
+        for sample in samples:
+            table = pd.DataFrame(0.0, range(len(sample.tokens)), [*FEATURES])
+            table["position"] = sample.streams(0).rows("context")[:, 0]
+            table["length"] = BY_TYPE[sample.tokens]
+            said.append(Described(table, sample.type, sample.type > 2))
+        rows = explained_by_token(*samples, said, [0])[0]
+        found[name] = rows["features of the token alone, ridge", "raw"].mean()
+    assert found["token"] > 0.8 and abs(found["context"]) < 0.02
+
+
+def test_what_function_words_and_context_say_of_a_gate_s_score():
+    chance, samples, said = np.random.default_rng(0), [], []
+    document = np.repeat(np.arange(20), 30)
+    for _ in range(2):
+        table = pd.DataFrame(chance.normal(size=(600, 4)), columns=[*depth.ABOUT])
+        table["function word"] = (table["position"] > 0).astype(float)
+        samples.append({(0, "linear"): table["position"].to_numpy(), (0, "mlp"): np.zeros(600)})
+        said.append(Described(table, np.zeros(600), table["function word"].to_numpy() > 0))
+    alone = depth.by_function_words(*samples, said, document)
+    assert alone.value == pytest.approx(2 / np.pi, abs=0.05)  # of a normal by its sign
+    assert abs(depth.beyond_context(*samples, said, document).value) < 1e-6
 
 
 def test_a_gate_on_known_rows_is_the_gate_of_table_1():

@@ -1,6 +1,8 @@
 """The all-linear cost and its controls: against the swap they stand for, rows taken out by hand,
 and worlds where the answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -174,6 +176,11 @@ def test_depths_of_the_dearest_block_over_models():
     assert same == Interval(0, 0, 0) and apart == Interval(1, 1, 1)
 
 
+def test_how_far_apart_random_blocks_lie():
+    assert linear_cost.apart_by_chance([2, 2], 0.5) == 0.5
+    assert linear_cost.apart_by_chance([3, 1], 0.6) == pytest.approx(1 / 3)
+
+
 def test_printed_costs_are_the_paper_s():
     printed = linear_cost.printed_costs("gpt2-medium", "Table 3")
     assert dict(printed) == {8: 0.016, 23: 0.123}
@@ -199,3 +206,11 @@ def test_massive_tokens_can_be_drawn():
     table = pd.DataFrame({"block": [1, 11], "share": [0.001, 0.02]})
     table[["linear", "kept", "refit"]] = [[10.0, 9.0, 8.0], [800.0, 20.0, 2.0]]
     figures_cost.massive_figure(table, "a model")
+
+
+def test_sizes_name_the_dearest_block_and_can_be_drawn():
+    base, losses, document = worlds(0.1, 0.3, 0.2)
+    one = sizes.Priced("a", 10**6, 128, 1280, base, losses, document)
+    table = sizes.size_table([one, replace(one, model="b", n_params=10**8), one])
+    assert set(table.dearest_block) == {1} and set(table.blocks) == {3}
+    figures_cost.size_figure(table, sizes.printed_sizes())

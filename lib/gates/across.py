@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from lib.gates import linear_cost
 from lib.gates.gate import GATES
 from lib.gates.survey import Survey
 from lib.stats.intervals import Interval
@@ -110,15 +111,8 @@ def ends_over_middle(surveys: Sequence[Survey]) -> dict[str, Interval]:
     """The smaller of the log median all-linear costs of entry and exit blocks (first and last
     eighth, at least one each) less the log median of those between, by model, 95% over documents
     for all models at once; nan where a median is not positive."""
-    level, found = joint_level(len(surveys)), {}
-    for s in surveys:
-        blocks, edge = np.array(sorted(s.linear)), max(1, s.n_blocks // 8)
-        entry, leaving = blocks < edge, blocks >= s.n_blocks - edge
-
-        def rise(w: Weight, s=s, parts=(entry, leaving, ~(entry | leaving))) -> float:
-            cost = np.expm1(weighted_mean(s.rise("linear"), w))
-            first, last, middle = (log(np.median(cost[part])) for part in parts)
-            return min(first, last) - middle
-
-        found[s.model] = over_documents(rise, s.document, level=level)
-    return found
+    level = joint_level(len(surveys))
+    return {
+        s.model: linear_cost.ends_over_middle(s.base, s.linear, s.document, s.n_blocks, level)
+        for s in surveys
+    }

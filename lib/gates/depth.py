@@ -14,7 +14,7 @@ from lib.stats.intervals import Interval, cluster_variance, clustered
 from lib.stats.rows import auc_rows, pearson_rows
 from lib.stats.twoway import pooled_half_width
 
-ABOUT = ("log frequency", "position", "next-token entropy")
+ABOUT = ("log frequency", "position", "next-token entropy", "surprisal")
 """what §5.1 says lies behind the gate's correlation with function words"""
 Scores = Mapping[Unit, np.ndarray]
 """{(block, kind): logits of "linear OK" [n, seq_len-1]}, as `gate_scores` gives them"""
@@ -107,14 +107,29 @@ def beyond_context(
     """Held-out R² of the linear gate's score on ABOUT and the function-word indicator less that
     without it, mean over blocks; learned on one sample, read on another, whose rows are of
     `document`; 95% over its documents. described: what is said of the two."""
-    gained = []
+    rows = [
+        _score_rows(learned, read, described, columns)
+        for columns in ([*ABOUT, "function word"], [*ABOUT])
+    ]
+    return clustered(rows[0] - rows[1], document)
+
+
+def by_function_words(
+    learned: Scores, read: Scores, described: Sequence[Described], document
+) -> Interval:
+    """Held-out R² of the linear gate's score on the function-word indicator alone, as above."""
+    return clustered(_score_rows(learned, read, described, ["function word"]), document)
+
+
+def _score_rows(
+    learned: Scores, read: Scores, described: Sequence[Described], columns: list[str]
+) -> np.ndarray:
+    """Rows [positions] whose mean is the R² of the linear gate's score on `columns`, mean over
+    blocks."""
+    seen, unseen = (d.table[columns] for d in described)
+    found = []
     for unit, score in learned.items():
-        if unit[1] != "linear":
-            continue
-        r2 = []
-        for columns in ([*ABOUT, "function word"], [*ABOUT]):
-            seen, unseen = (d.table[columns] for d in described)
+        if unit[1] == "linear":
             predicted = LinearRegression().fit(seen, score.ravel()).predict(unseen)
-            r2.append(r2_rows(read[unit].ravel().astype(float), predicted))
-        gained.append(r2[0] - r2[1])
-    return clustered(np.mean(gained, axis=0), document)
+            found.append(r2_rows(read[unit].ravel().astype(float), predicted))
+    return np.mean(found, axis=0)

@@ -38,6 +38,11 @@ FEATURES = {
     "sentence start": "it is the first after a sentence's or a line's end",
 }
 """what each is; the first five are named by the paper"""
+OF_TOKEN = (
+    *("log frequency", "part of speech", "subword", "function word"),
+    *("length", "capital", "digit", "punctuation"),
+)
+"""those that the token and its word say; the other five are of what stands around it"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,19 +28,20 @@ def cost_figure(
     costs: {what: {block: Interval}}, fractions of the base perplexity; "linear map" and "nothing"
     are among them.
     """
-    figure, (by_block, plane) = plt.subplots(1, 2, figsize=(12.8, 4.8), width_ratios=(1.6, 1))
+    figure, (by_block, plane) = plt.subplots(1, 2, figsize=(11.6, 4.8), width_ratios=(1.8, 1))
     ends = []
     for k, (what, units) in enumerate(costs.items()):
         value, low, high = in_percent(units)
         ends += [*low, *high]
         by_block.errorbar(
-            np.array(list(units)) + 0.18 * (k - 1),
+            np.array(list(units)) + 0.26 * (k - 1),
             value,
             np.nan_to_num([value - low, high - value]),
             fmt=MARKERS[k],
             color=(SUBJECT, *COLOURS)[k],
             mfc=SUBJECT if k == 0 else "white",
-            capsize=2,
+            ms=4,
+            capsize=1.5,
             elinewidth=1,
             label=what,
         )
@@ -69,7 +70,8 @@ def _plane(ax: plt.Axes, table: pd.DataFrame) -> None:
     ax.set_xlim(ax.get_ylim())
     line = np.linspace(*ax.get_xlim(), 2000)
     ax.plot(line, line, color="#777777", lw=1, label="the map saves nothing")
-    ax.plot(line, line / 2, color="#777777", lw=1, ls=":", label="half of what deletion costs")
+    half = 100 * np.sqrt(np.maximum(1 + line / 100, 0)) - 100
+    ax.plot(line, half, color="#777777", lw=1, ls=":", label="half of the loss deletion adds")
     ax.set(
         xlabel="cost of deleting the FFN (numbers: blocks)",
         ylabel="cost of the linear map",
@@ -102,7 +104,7 @@ def massive_figure(table: pd.DataFrame, name: str) -> plt.Figure:
     }
     for k, (column, label) in enumerate(labels.items()):
         ax.plot(
-            at,
+            at + 0.18 * (k - 1),
             table[column],
             ls="",
             marker=MARKERS[k],
@@ -124,45 +126,43 @@ def massive_figure(table: pd.DataFrame, name: str) -> plt.Figure:
 
 
 def size_figure(ours: pd.DataFrame, printed: pd.DataFrame) -> plt.Figure:
-    """Balogh Figure 3: all-linear cost against model size, median over blocks with the range.
+    """Balogh Figure 3: all-linear cost of models of several sizes, median over blocks with the
+    range; beside it the cheapest and dearest blocks that the paper prints.
 
     ours: the table of `size_table`, one or two rows a model; printed: that of `printed_sizes`.
     """
-    figure, ax = plt.subplots(figsize=(8.6, 4.8))
-    for k, (family, rows) in enumerate(printed.groupby("family", sort=False)):
-        shift = 0.985 if family == "GPT-2" else 1.015
-        ax.vlines(
-            rows.n_params * shift,
-            rows.cheapest,
-            rows.dearest,
-            color=COLOURS[k],
-            lw=3,
-            alpha=0.6,
-            ls=("-", "--")[k],
-            label=f"{family}, printed: cheapest to dearest block",
-        )
-    for k, (model, rows) in enumerate(ours.groupby("model", sort=False)):
+    figure, (here, paper) = plt.subplots(1, 2, figsize=(10.4, 4.6), sharey=True)
+    for k, (_, rows) in enumerate(ours.groupby("model", sort=False)):
+        colour = SUBJECT if k == 0 else COLOURS[2 + k % 4]
         for j, row in enumerate(rows.itertuples()):
-            at = row.n_params * (1 + 0.06 * k - 0.12 * j)
-            colour = SUBJECT if k == 0 else COLOURS[2 + k % 4]
-            ax.vlines(at, row.cheapest, row.dearest, color=colour, lw=1)
-            ax.plot(
-                at,
-                row.median,
-                ls="",
-                marker=MARKERS[k],
-                color=colour,
-                mfc=colour if j == 0 else "white",
-                label=f"{model}, {row.tokens:,} tokens ({row.tokens_per_feature:.1f} a feature)",
+            at = k + 0.4 * (j - (len(rows) - 1) / 2)
+            here.vlines(at, row.cheapest, row.dearest, color=colour, lw=1)
+            filled = colour if j == 0 else "white"
+            here.plot(at, row.median, ls="", marker=MARKERS[k], color=colour, mfc=filled)
+            here.annotate(
+                f"{row.tokens_per_feature:.3g}",
+                (at, row.dearest),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
             )
-    ax.set_xscale("log")
-    values = [*ours.cheapest, *ours.dearest, *printed.cheapest, *printed.dearest]
-    percent_axis(ax, values)
-    ax.axhline(0, color="#777777", lw=1)
-    ax.set(
-        xlabel="parameters of the model",
+    sizes = ours.groupby("model", sort=False).n_params.first()
+    here.set_xticks(range(len(sizes)), [f"{m}\n{n / 1e6:.3g} M" for m, n in sizes.items()])
+    here.set(
+        xlabel="model and parameters (numbers: tokens a feature)",
         ylabel="all-linear cost, % of the base perplexity",
-        title="Cost and size: median over blocks here, with the range",
+        title="Here: median and range over blocks",
     )
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
+    for k, (family, rows) in enumerate(printed.groupby("family", sort=False)):
+        span = {"color": COLOURS[k], "lw": 4, "alpha": 0.7, "ls": ("-", "--")[k], "label": family}
+        paper.vlines(rows.n_params, rows.cheapest, rows.dearest, **span)
+    paper.set_xscale("log")
+    paper.set(
+        xlabel="parameters of the model", title="Printed: cheapest to dearest block of Table 3"
+    )
+    paper.legend(loc="upper left", fontsize=9)
+    percent_axis(here, [*ours.cheapest, *ours.dearest, *printed.cheapest, *printed.dearest])
+    for ax in (here, paper):
+        ax.axhline(0, color="#777777", lw=1)
     return figure

@@ -1,7 +1,7 @@
 """What it costs to make one FFN linear: statistics over blocks with intervals over documents
 (Balogh §4.1, Table 3)."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -78,6 +78,24 @@ def ends_less_rest(base: np.ndarray, losses: Losses, document, seed: int = 42) -
     return over_halves(difference, document, seed=seed)
 
 
+def ends_over_middle(
+    base: np.ndarray, losses: Losses, document, n_blocks: int, level: float = 0.95
+) -> Interval:
+    """Log of the smaller of the median costs of the entry and of the exit blocks (first and last
+    eighth of all `n_blocks`, at least one each) over the median cost of those between; nan where a
+    median is not positive."""
+    rise, blocks, edge = rises(base, losses), np.array(list(losses)), max(1, n_blocks // 8)
+    entry, leaving = blocks < edge, blocks >= n_blocks - edge
+
+    def ratio(w: np.ndarray) -> float:
+        cost = np.expm1(weighted_mean(rise, w))
+        medians = [np.median(cost[part]) for part in (entry, leaving, ~(entry | leaving))]
+        first, last, middle = np.log(medians) if min(medians) > 0 else [np.nan] * 3
+        return float(min(first, last) - middle)
+
+    return over_documents(ratio, document, level=level)
+
+
 def median_share(
     base: np.ndarray,
     part: Losses,
@@ -129,6 +147,13 @@ def depth_range(measured: Mapping[str, tuple], seed: int = 42) -> Interval:
         return float(np.ptp(depths))
 
     return over_documents(spread, np.array(shared), seed=seed)
+
+
+def apart_by_chance(n_blocks: Sequence[int], limit: float) -> float:
+    """How often blocks drawn at random, one from each of models with so many blocks, have relative
+    depths that range over more than `limit`."""
+    depths = np.meshgrid(*(np.linspace(0, 1, n) for n in n_blocks))
+    return float((np.ptp(depths, axis=0) > limit).mean())
 
 
 def printed_costs(model: str, *tables: str) -> pd.Series:

@@ -16,6 +16,8 @@ from lib.texts.windows import Windows
 
 FIXED = 10_000
 """tokens that the paper fits every map on, whatever the width"""
+LEAST = FIXED / 2_560
+"""the fewest of them a feature, those of its widest model, Pythia-2.8B"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +67,9 @@ def companions(model: str) -> list[str]:
 
 
 def size_table(found: list[Priced]) -> pd.DataFrame:
-    """A row a model and number of tokens: model, n_params, d_model, tokens_per_feature, and the
-    median, the smallest and the largest cost over blocks in percent."""
+    """A row a model and number of tokens: model, n_params, d_model, tokens, tokens_per_feature, the
+    median, the smallest and the largest cost over blocks in percent, the dearest block, and how
+    many blocks were priced."""
     rows = []
     for each in found:
         cost = np.array([100 * i.value for i in each.costs.values()])
@@ -80,6 +83,8 @@ def size_table(found: list[Priced]) -> pd.DataFrame:
                 "median": float(np.median(cost)),
                 "cheapest": cost.min(),
                 "dearest": cost.max(),
+                "dearest_block": list(each.costs)[int(cost.argmax())],
+                "blocks": len(cost),
             }
         )
     return pd.DataFrame(rows)

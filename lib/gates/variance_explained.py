@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from lib.base.cache import cached, digest
 from lib.base.steps import Item, each
 from lib.gates.context import Sample
-from lib.gates.features import Described
+from lib.gates.features import OF_TOKEN, Described
 from lib.stats.intervals import clustered
 from lib.stats.ratios import influence
 
@@ -63,6 +63,24 @@ def explained(
         rows[block] = {
             (name, target): r2_rows(y[:, t], predicted[k][:, t])
             for k, name in enumerate(REGRESSORS)
+            for t, target in enumerate(TARGETS)
+        }
+    return rows
+
+
+def explained_by_token(
+    learn: Sample, test: Sample, described: Sequence[Described], blocks
+) -> dict[int, dict[tuple[str, str], np.ndarray]]:
+    """The same for ridge regression on OF_TOKEN, the features of the token and its word alone."""
+    seen, unseen = _coded(*(d.table[[*OF_TOKEN]] for d in described))
+    groups, rows = learn.document, {}
+    folds = GroupKFold(min(3, len(np.unique(groups))))
+    split = next(iter(folds.split(groups, groups=groups)))
+    for block in blocks:
+        taught, y = _targets(learn, test, block)
+        predicted = _ridge(seen, taught, unseen, split)
+        rows[block] = {
+            ("features of the token alone, ridge", target): r2_rows(y[:, t], predicted[:, t])
             for t, target in enumerate(TARGETS)
         }
     return rows
