@@ -86,8 +86,8 @@ def larger_gain(found: Gated) -> Interval:
 
 
 def of_oracle(found: Gated) -> Interval:
-    """What the linear gate saves in the median block over what the oracle of its share saves there,
-    each against a random router; nan where the oracle saves nothing."""
+    """What the linear gate saves over what the oracle of its share saves, each against a random
+    router and as its own median over blocks; nan where the oracle saves nothing."""
     rises = found.by_chance(GATES[0]), found.rise(GATES[0]), found.rise(ORACLE)
 
     def share(weight: np.ndarray) -> float:

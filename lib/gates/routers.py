@@ -122,7 +122,7 @@ def first_kept(
 ) -> np.ndarray:
     """Mean loss difference of each window under random routers of a router's shares that leave the
     first position of every window on its FFN, [n_blocks, n]: how much of a gate's skill is to know
-    that position, where most massive tokens stand.
+    that position, where massive tokens often stand.
 
     One draw a block, in one pass of `routed_losses`; what its own choice adds to first order is
     taken off, as in `RandomRouter.measured`. `windows` are those of `found`.
