@@ -13,6 +13,7 @@ from lib.gates import (
     Chosen,
     Deltas,
     Inputs,
+    auc,
     choose_gates,
     delta_claims,
     deltas,
@@ -31,6 +32,7 @@ from lib.gates.routers import (
     Gated,
     RandomRouter,
     at_share,
+    first_kept,
     gated,
     larger_gates,
 )
@@ -85,6 +87,20 @@ def test_a_random_router_is_the_mean_of_many(setting, priced):
     assert 0.5 < spread.std() / rise.std(ddof=1) < 2
     np.testing.assert_allclose(router.rise(1), found.by_block[0].mean(1), atol=1e-9)
     assert not router.rise(0).any()
+
+
+def test_a_random_router_that_leaves_first_positions_is_the_mean_of_many(setting, priced):
+    subject, parts, maps, found = setting
+    rise = first_kept(subject, parts.report, maps, priced[3], "linear")[0]
+    t, share, routes = found.base.shape[1], priced[3].masks[0, "linear"].mean(), {}
+    for k in range(24):
+        mask = random_mask(parts.report, share * t / (t - 1), 300 + k)
+        mask[:, 0] = False
+        routes[k] = {0: (maps[0], mask)}
+    losses = routed_losses(subject, parts.report, routes).losses
+    many = np.array([(losses[k] - found.base).mean() for k in routes])
+    assert rise.shape == found.base.shape[:1]
+    assert rise.mean() == pytest.approx(many.mean(), abs=4 * many.std(ddof=1) / 24**0.5 + 1e-3)
 
 
 def test_the_control_variate_takes_off_a_draw_s_own_choice():
@@ -153,6 +169,17 @@ def test_which_gate_wins():
     assert gated_claims.larger_gain(clear).value == pytest.approx(np.expm1(0.1) - np.expm1(0.3))
 
 
+def test_a_block_with_massive_tokens_rules_no_median():
+    costs = np.full((4, 5), 0.1)
+    costs[0, 4] = 3.0
+    massive = world(costs)
+    assert gated_claims.larger_gain(massive).value == pytest.approx(0)
+    assert gated_claims.less_random(massive, LARGER).value == pytest.approx(0)
+    apart = gated_claims.less_random_by_block(massive, LARGER)
+    assert apart[4].value == pytest.approx(np.expm1(0.1) - np.expm1(3)) and apart[4].high < 0
+    assert apart[0].value == pytest.approx(0)
+
+
 def test_gated_against_random_and_oracle():
     skilled = world(np.array([[0.05] * 4, [0.06] * 4, [0.2] * 4, [0.3] * 4]))
     assert gated_claims.less_half(skilled, "linear")[2].value == pytest.approx(
@@ -181,6 +208,22 @@ def test_a_block_without_a_gate_that_routes_enough_counts_whole():
     assert gated_claims.routing_a_quarter(found, chosen).value == pytest.approx(np.expm1(0.01))
     none = Chosen({}, chosen.table.assign(linear_share=0.0), None)
     assert gated_claims.routing_a_quarter(found, none).value == pytest.approx(np.expm1(0.02))
+
+
+def test_the_auc_of_every_gate_for_all_at_once():
+    rng, document = np.random.default_rng(8), np.arange(30) // 2
+    positive = {b: rng.random((30, 40)) < 0.5 for b in (1, 4)}
+    scores = {(b, "linear"): truth.astype(float) for b, truth in positive.items()}
+    scores |= {(b, "b=1"): rng.normal(size=(30, 40)) for b in positive}
+    found = auc.jointly(scores, positive, ["linear", "b=1"], document)
+    assert [*found] == ["block 1, linear", "block 4, linear", "block 1, b=1", "block 4, b=1"]
+    assert found["block 4, linear"].value == 1
+    alone = auc.clustered_auc(
+        scores[1, "b=1"].ravel(), positive[1].ravel(), np.repeat(document, 40)
+    )
+    joint = found["block 1, b=1"]
+    assert joint.value == pytest.approx(alone.value) and joint.low < 0.5 < joint.high
+    assert joint.high - joint.low > 1.2 * (alone.high - alone.low)
 
 
 def test_the_tail_and_who_is_sent_around_it():
@@ -224,5 +267,8 @@ def test_linear_gates_again(setting):
     again = weights.refitted(inputs, learned, fitted)
     assert weights.trained_twice(fitted, again) == 0
     assert again.without.shape == (weights.GROUPS, 1, subject.d_model + 1)
+    dealt = weights.of_permuted_labels(inputs, learned, fitted)
+    cosine = np.corrcoef(dealt.whole[0, :-1], again.whole[0, :-1])[0, 1]
+    assert dealt.whole.shape == again.whole.shape and abs(cosine) < 0.9
     assert weights.first_component(np.ones((5, 4))) == pytest.approx(1)
     assert weights.first_component(np.eye(4, 5)) == pytest.approx(0.25)

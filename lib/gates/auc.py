@@ -1,6 +1,6 @@
 """How well a score ranks positions of unseen documents (Balogh §4.2: AUC 0.54-0.61)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -62,6 +62,22 @@ def score_table(
             }
         )
     return pd.DataFrame(rows)
+
+
+def jointly(
+    scores: Mapping[tuple[int, str], np.ndarray],
+    positive: Mapping[int, np.ndarray],
+    kinds: Sequence[str],
+    document,
+) -> dict[str, Interval]:
+    """AUC of every block and kind of gate, {"block 3, b=1": Interval}, 95% over documents [n] for
+    all of them at once."""
+    level = joint_level(len(positive) * len(kinds))
+    return {
+        f"block {block}, {kind}": clustered(row, document, level)
+        for kind in kinds
+        for block, row in zip(positive, by_window(scores, positive, kind), strict=True)
+    }
 
 
 def by_window(

@@ -44,10 +44,23 @@ def less_half(found: Gated, router: Router) -> dict[int, Interval]:
     return joint(values, found.blocks, found.document)
 
 
-def less_random(found: Gated, router: Router) -> Interval:
-    """Cost under a router less that of a random one of the same share, mean over blocks, paired."""
+def less_random_by_block(found: Gated, router: Router) -> dict[int, Interval]:
+    """Cost under a router less that of a random one of the same share, jointly over blocks,
+    paired."""
     values = as_cost(found.rise(router)) - as_cost(found.by_chance(router))
-    return clustered(values.mean(0), found.document)
+    return joint(values, found.blocks, found.document)
+
+
+def less_random(found: Gated, router: Router) -> Interval:
+    """Cost under a router less that of a random one of the same share, median over blocks."""
+    return median_less(found.rise(router), found.by_chance(router), found.document)
+
+
+def median_less(rise: np.ndarray, other: np.ndarray, document) -> Interval:
+    """Cost under one router less that under another, fractions of the base, median over blocks,
+    paired: from mean loss differences [n_blocks, n] on windows of `document` [n]."""
+    cost = lambda values, weight: np.expm1(weighted_mean(values, weight))
+    return over_documents(lambda w: np.median(cost(rise, w) - cost(other, w)), document)
 
 
 def routing_a_quarter(found: Gated, chosen: Chosen, least: float = 0.25) -> Interval:
@@ -67,24 +80,20 @@ def routing_a_quarter(found: Gated, chosen: Chosen, least: float = 0.25) -> Inte
 
 
 def larger_gain(found: Gated) -> Interval:
-    """Cost of the linear gate less that of the cheapest larger one at its share, mean over blocks,
+    """Cost of the linear gate less that of the best larger one at its share, median over blocks,
     paired."""
-    values = as_cost(found.rise(GATES[0])) - as_cost(found.rise(LARGER))
-    return clustered(values.mean(0), found.document)
+    return median_less(found.rise(GATES[0]), found.rise(LARGER), found.document)
 
 
 def of_oracle(found: Gated) -> Interval:
-    """What the linear gate saves of what the oracle of its share saves, each against a random
-    router and summed over blocks; nan where the oracle saves nothing."""
-    chance, gate, oracle = (
-        found.by_chance(GATES[0]),
-        found.rise(GATES[0]),
-        found.rise(ORACLE),
-    )
+    """What the linear gate saves over what the oracle of its share saves, each against a random
+    router and as its own median over blocks; nan where the oracle saves nothing."""
+    rises = found.by_chance(GATES[0]), found.rise(GATES[0]), found.rise(ORACLE)
 
     def share(weight: np.ndarray) -> float:
-        sums = [np.expm1(weighted_mean(r, weight)).sum() for r in (chance, gate, oracle)]
-        return (sums[0] - sums[1]) / (sums[0] - sums[2]) if sums[0] > sums[2] else np.nan
+        chance, gate, oracle = (np.expm1(weighted_mean(rise, weight)) for rise in rises)
+        most = np.median(chance - oracle)
+        return np.median(chance - gate) / most if most > 0 else np.nan
 
     return over_documents(share, found.document)
 
@@ -96,7 +105,7 @@ def _kinds(found: Gated) -> np.ndarray:
 
 def dominance(found: Gated, seed: int = 42) -> Interval:
     """Share of the blocks at which the kind that is cheapest at most blocks on one half of the
-    documents is cheapest on the other."""
+    documents is cheapest on the other, each kind at its own share."""
     rise = _kinds(found)
 
     def share(choice: np.ndarray, read: np.ndarray) -> float:
@@ -108,21 +117,21 @@ def dominance(found: Gated, seed: int = 42) -> Interval:
 
 
 def flattery(found: Gated, splits: int = 20, seed: int = 42) -> Interval:
-    """Cost of the gate chosen on one half of the documents, on the other half less on its own, mean
-    over blocks; the halves exchanged and averaged, so that the documents cancel.
+    """Loss (nats) of the gate chosen on one half of the documents, on the other half less on its
+    own, mean over blocks; the halves exchanged and averaged, so that the documents cancel.
 
-    That is half the difference between the halves of what the one choice costs more than the other.
+    That is half the difference between the halves of what the one choice loses more than the other.
     Mean over `splits`; the interval is that of a single split, the choices given. The bounds are
     nan, which decides nothing, with fewer than four documents.
     """
     rise, names = _kinds(found), np.unique(found.document)
-    cost, rng, each = as_cost(rise), np.random.default_rng(seed), []
+    rng, each = np.random.default_rng(seed), []
     for _ in range(splits):
         half = np.isin(found.document, rng.permutation(names)[: len(names) // 2])
         if min(half.sum(), (~half).sum()) == 0:
             return Interval(np.nan, np.nan, np.nan)
         one, other = (rise[..., part].mean(-1).argmin(0)[None, :, None] for part in (half, ~half))
-        more = np.take_along_axis(cost, one, 0) - np.take_along_axis(cost, other, 0)
+        more = np.take_along_axis(rise, one, 0) - np.take_along_axis(rise, other, 0)
         more = more[0].mean(0)  # [n]
         parts = [cluster_variance(more[part], found.document[part]) for part in (half, ~half)]
         value = (more[~half].mean() - more[half].mean()) / 2

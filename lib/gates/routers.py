@@ -112,6 +112,35 @@ class Gated:
         return np.stack([self.delta[b].mean(1) for b in self.blocks])
 
 
+def first_kept(
+    subject: Subject,
+    windows: Windows,
+    maps: Mapping[int, AffineMap],
+    found: Gated,
+    router: str | Mapping[int, str],
+    seed: int = 42,
+) -> np.ndarray:
+    """Mean loss difference of each window under random routers of a router's shares that leave the
+    first position of every window on its FFN, [n_blocks, n]: how much of a gate's skill is to know
+    that position, where massive tokens often stand.
+
+    One draw a block, in one pass of `routed_losses`; what its own choice adds to first order is
+    taken off, as in `RandomRouter.measured`. `windows` are those of `found`.
+    """
+    t = found.base.shape[1]
+    chance = {  # of the positions that are left, so that the share of all is the router's
+        b: min(1.0, share * t / (t - 1))
+        for b, share in zip(found.blocks, found.shares(router).mean(1), strict=True)
+    }
+    masks = {b: random_mask(windows, p, seed + 2000 + b)[:, :-1] for b, p in chance.items()}
+    for mask in masks.values():
+        mask[:, 0] = False
+    routes = {b: {b: (maps[b], padded(mask))} for b, mask in masks.items()}
+    losses = routed_losses(subject, windows, routes).losses
+    own = {b: ((mask - chance[b]) * found.delta[b])[:, 1:].sum(1) / t for b, mask in masks.items()}
+    return np.stack([(losses[b] - found.base).mean(1) - own[b] for b in masks])
+
+
 def larger_gates(chosen: Chosen) -> dict[int, str]:
     """The kind of each block that is cheapest on the documents for choosing among those larger than
     the linear gate."""

@@ -60,6 +60,16 @@ def _refit(work: tuple, tick: Callable[[int], None]) -> dict[str, np.ndarray]:
     return {"whole": whole, "without": np.stack(without)}
 
 
+def of_permuted_labels(inputs: Inputs, deltas: Deltas, fitted: Fitted, seed: int = 42) -> Refitted:
+    """The linear gates again with the labels of each block permuted over positions: what weights
+    share that have learned nothing but the scale of their inputs."""
+    rng = np.random.default_rng(seed)
+    dealt = {
+        b: rng.permuted(delta.ravel()).reshape(delta.shape) for b, delta in deltas.by_block.items()
+    }
+    return refitted(inputs, Deltas(deltas.base, dealt), fitted, seed)
+
+
 def trained_twice(fitted: Fitted, again: Refitted) -> float:
     """Largest absolute difference of the weights of two trainings, over blocks."""
     first = [fitted.gates[b, GATES[0]] for b in fitted.blocks]
