@@ -12,9 +12,10 @@ from lib.gates.cluster_need import (
     chance_table,
     cluster_auc,
     cluster_table,
+    need,
     ratio_of_sd,
 )
-from lib.gates.cluster_shares import no_fly_regions, top_rows
+from lib.gates.cluster_shares import at_random, no_fly_regions, top_rows, what_they_are
 from lib.gates.clusters import CLUSTERS, clusters
 from lib.gates.streams import Split
 from lib.texts import Windows
@@ -72,13 +73,65 @@ def test_regions_of_need_are_seen(found):
     learn, test = needs(worlds, NEED, 0.02)
     assert cluster_auc(of[0], learn[0], test[0]).mean() > 0.6
     excess, by_chance = between_clusters(of, test, DOCUMENT)
-    assert excess[0].low > 0.8 and by_chance[0][1] < 0.05
+    assert excess[0].low > 0.8 and by_chance[0] < 0.05
+    same, chance = between_clusters(of, test, DOCUMENT, within=of[0].found)
+    assert abs(same[0].value) < 1e-6 and chance[0] > 0.8  # dealt within clusters: they keep theirs
     table = cluster_table(of, learn, test, DOCUMENT)
-    need = table[table.value > 0.5]
-    assert len(need) >= 3 and (need.purity_value > 0.95).all() and need.stands_out.all()
-    assert (need.ratio_value < 2).all()
-    assert no_fly_regions(of, learn, test, DOCUMENT)[0].low > 0
+    dear = table[table.value > 0.5]
+    assert len(dear) >= 3 and (dear.purity > 0.95).all() and dear.stands_out.all()
+    assert (dear.ratio_value < 2).all() and (dear.needed_low > 0.9).all()
+    cheap = table[table.value < 0]
+    assert (cheap.linear_value < 0.9).all() and (cheap.needed_value < 0.1).all()
+    region = no_fly_regions(of, learn, test, DOCUMENT).set_index("block").loc[0]
+    assert region.low > 0 and region.judged == pytest.approx(1, abs=0.02)
+    assert region.value == pytest.approx(region.judged - region.bar)
     assert top_rows(of[0], learn[0], test[0]).mean() > 0.4
+
+
+def test_a_cluster_less_the_rest_of_its_block_is_paired_over_documents(found):
+    worlds, of = found
+    level = np.random.default_rng(3).normal(0, 1, N // 10)[DOCUMENT][:, None]
+    learn, test = ({0: delta[0] + level} for delta in needs(worlds, 0.5 * NEED, 0.02))
+    table = cluster_table(of, learn, test, DOCUMENT)
+    dear = table[table["need"] > table["need"].median() + 0.2]
+    assert len(dear) and dear.stands_out.all()
+    inside = of[0].found == dear.cluster.iloc[0]
+    expected = test[0][inside].mean() - test[0][~inside].mean()
+    assert dear.away_value.iloc[0] == pytest.approx(expected)
+    assert (dear.away_high - dear.away_low < dear.high - dear.low).all()
+
+
+def test_few_positions_or_documents_are_not_judged(found):
+    worlds, of = found
+    learn, test = needs(worlds, NEED, 0.02)
+    table = cluster_table(of, learn, test, np.arange(N) % 4)  # fewer documents than are asked for
+    assert table.empty and {"block", "n", "need"} <= set(table)
+
+
+def test_what_stands_out_is_said(found):
+    worlds, of = found
+    learn, test = needs(worlds, NEED, 0.02)
+    table = cluster_table(of, learn, test, DOCUMENT)
+
+    class Letters:
+        def decode(self, ids):
+            return "abc"[ids[0]]
+
+    told = what_they_are(table, of, test, worlds[1].windows, Letters()).set_index("cluster")
+    assert set(table.cluster[table.stands_out]) <= set(told.index)
+    k = told.index[0]
+    inside = of[0].found == k
+    assert told.of_sum[k] == pytest.approx(test[0][inside].sum() / test[0].sum())
+    assert told.positions[k] == inside.mean() and told.tokens[k] == "'a' 100%"
+
+
+def test_clusters_at_random_rank_nothing(found):
+    worlds, of = found
+    learn, test = needs(worlds, NEED, 0.02)
+    told = at_random(of[0], learn[0], test[0])
+    assert told["auc_low"] < 0.5 < told["auc_high"] < 0.53
+    assert told["top"] == pytest.approx(0.1, abs=0.02) and told["top_high"] < 0.15
+    assert need(of[0].learned, learn[0]).max() == pytest.approx(1, abs=0.02)
 
 
 def test_on_noise_no_criterion_but_the_paper_s_fires(found):
@@ -88,7 +141,8 @@ def test_on_noise_no_criterion_but_the_paper_s_fires(found):
     excess, _ = between_clusters(of, test, DOCUMENT)
     assert excess[0].low < 0 < excess[0].high
     table = cluster_table(of, learn, test, DOCUMENT)
-    assert not table.stands_out.any() and (table.purity_high < 0.9).all()
+    assert not table.stands_out.any() and (table.purity < 0.9).all()
+    assert (table.linear_high < 0.9).all() and (table.needed_high < 0.9).all()
     assert (table.ratio_value > 2).all()
     shifted = [{0: sample[0] + 0.2} for sample in (learn, test)]
     assert abs(top_rows(of[0], shifted[0][0], shifted[1][0]).mean() - 0.1) < 0.03
@@ -97,10 +151,12 @@ def test_on_noise_no_criterion_but_the_paper_s_fires(found):
 def test_the_oracle_passes_what_noise_does_not(found):
     worlds, of = found
     learn, test = needs(worlds, np.zeros(CLUSTERS), 0.3)
-    table = chance_table(of, learn, test, DOCUMENT).set_index("world")
+    table = chance_table(of, learn, test, DOCUMENT, {0: -test[0]}).set_index("world")
     assert table.pure["oracle"] >= CLUSTERS - 2 and table.pure["observed"] == 0
+    assert table.clean["oracle"] >= 8 and table.clean["permuted"] == 0
+    assert table.clean["gate"] == table.clean["oracle"]  # the same parts, the other way round
     assert table.sd_below["oracle"] > CLUSTERS / 2 > table.sd_below["permuted"]
-    assert table.stands_out["oracle"] > CLUSTERS / 2 and table.stands_out["permuted"] == 0
+    assert table.stands_out["oracle"] > CLUSTERS / 2 and table.stands_out["permuted"] < 0.5
 
 
 def test_need_that_is_not_positive_has_no_share(found):

@@ -197,6 +197,7 @@ def test_not_run_and_guards_say_why(data):
         (Interval(0.5, float("nan"), float("nan")), "0.5 (no interval)"),
         (Interval(4_718_592, float("nan"), float("nan")), "4,720,000 (no interval)"),
         (Interval(-999.7, float("nan"), float("nan")), "−1,000 (no interval)"),
+        (Interval(2.512, 0.95, float("inf")), "2.51 [0.95, ∞)"),
         (Interval(4_718_592, 4_718_592, 4_718_592), "4,718,592"),
         (Interval(0.123456789, 0.123456789, 0.123456789), "0.123457"),
     ],

@@ -1,4 +1,4 @@
-"""δ of clusters: what the paper's criterion says of them, and what standard errors and a
+"""δ of clusters: what the paper's criteria say of them, and what standard errors and a
 permutation say (Balogh §4.3.4)."""
 
 from collections.abc import Mapping
@@ -10,13 +10,24 @@ import pandas as pd
 from lib.gates.by_type import between_rows
 from lib.gates.clusters import CLUSTERS, Clusters
 from lib.gates.gate import labels
+from lib.stats.dealt import dealt_within
 from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import joint_level
+from lib.stats.ratios import influence
 from lib.stats.rows import auc_rows
 
-ENOUGH = 100
-"""positions that a cluster needs to be judged"""
-SHUFFLES = 100
+ENOUGH, FEWEST = 100, 5
+"""positions that a cluster needs to be judged, and documents that they must come from"""
+MARK = 0.05
+"""nats: |δ| below it is near-linear (Balogh §5.2), δ above it is need (§4.3.3)"""
+CLEAN = 0.9
+"""share of its positions that are near-linear, or in need, from which on a cluster is clean"""
+NAMES = ("block", "cluster", "n", "need", "value", "linear_value", "needed_value", "stands_out")
+"""columns that a table without a row has"""
+PASSED = ("judged", "clean", "pure", "sd_below", "stands_out")
+"""what is counted of clusters"""
+SHUFFLES, DEALS = 100, 20
+"""permutations of δ that a share between clusters is compared with, and that criteria are put to"""
 
 
 def need(learned: np.ndarray, delta: np.ndarray) -> np.ndarray:
@@ -40,36 +51,51 @@ def cluster_table(
     test: Mapping[int, np.ndarray],
     document,
 ) -> pd.DataFrame:
-    """A row a block and cluster, on the test sample: columns block, cluster, n, need (mean δ on
-    the sample learned from), mean δ with low and high, sd, ratio (sd over |mean|) with low and
-    high, linear (share at or below the labels' threshold), purity (of the more frequent label) with
-    low and high, and stands_out: whether its interval leaves out the mean of the block.
+    """A row a block and cluster, on the test sample: columns block, cluster, n, documents, need
+    (mean δ on the sample learned from), mean δ with low and high, sd, ratio (sd over |mean|) with
+    low and high, linear and needed (shares with |δ| below MARK and with δ above it) with low and
+    high, purity (share of the more frequent side of the labels' threshold), away (mean less that of
+    the rest of its block, paired over documents) with low and high, and stands_out: whether that
+    interval leaves out 0.
 
-    Intervals over documents, jointly over all rows with at least ENOUGH positions. document [n].
+    Intervals over documents, jointly over all rows with at least ENOUGH positions of at least
+    FEWEST documents, and for the two shares jointly over both. document [n].
     """
-    sizes = {b: np.bincount(f.found.ravel(), minlength=CLUSTERS) for b, f in found.items()}
-    level = joint_level(max(1, sum(int((n >= ENOUGH).sum()) for n in sizes.values())))
+    each = {b: np.repeat(np.asarray(document), delta.shape[1]) for b, delta in test.items()}
+    known = [
+        (block, k)
+        for block, clusters in found.items()
+        for k in range(CLUSTERS)
+        if (here := clusters.found.ravel() == k).sum() >= ENOUGH
+        and len(np.unique(each[block][here])) >= FEWEST
+    ]
+    level, both = (joint_level(max(1, n * len(known))) for n in (1, 2))
     rows = []
-    for block, clusters in found.items():
-        delta, where = test[block].ravel(), clusters.found.ravel()
-        linear = labels(learn[block].ravel()).of(delta)
-        each = np.repeat(np.asarray(document), test[block].shape[1])
-        means = need(clusters.learned, learn[block])
-        for k in np.flatnonzero(sizes[block] >= ENOUGH):
-            here = where == k
-            mean = clustered(delta[here], each[here], level)
-            share = clustered(linear[here], each[here], level)
-            row = {"block": block, "cluster": int(k), "n": int(sizes[block][k]), "need": means[k]}
-            row |= _ends(mean) | {"sd": delta[here].std()}
-            row |= _ends(ratio_of_sd(delta[here], each[here], level), "ratio_")
-            row |= {"linear": share.value} | _ends(_purity(share), "purity_")
-            row |= {"stands_out": bool(mean.low > delta.mean() or mean.high < delta.mean())}
-            rows.append(row)
-    return pd.DataFrame(rows)
+    for block, k in known:
+        delta, here = test[block].ravel(), found[block].found.ravel() == k
+        inside, of = delta[here], each[block][here]
+        row = {"block": block, "cluster": k, "n": int(here.sum()), "documents": len(np.unique(of))}
+        row |= {"need": need(found[block].learned, learn[block])[k]}
+        row |= _ends(clustered(inside, of, level)) | {"sd": inside.std()}
+        row |= _ends(ratio_of_sd(inside, of, level), "ratio_")
+        for name, side in (("linear", np.abs(inside) < MARK), ("needed", inside > MARK)):
+            row |= _ends(_share(clustered(side, of, both)), f"{name}_")
+        low = labels(learn[block].ravel()).of(inside).mean()
+        row |= {"purity": max(low, 1 - low)}
+        rest = influence(delta * ~here, ~here)
+        away = clustered(influence(delta * here, here) - rest, each[block], level)
+        row |= _ends(away, "away_") | {"stands_out": bool(away.low > 0 or away.high < 0)}
+        rows.append(row)
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*NAMES])
 
 
 def _ends(i: Interval, name: str = "") -> dict[str, float]:
     return {f"{name}{end}": getattr(i, end) for end in ("value", "low", "high")}
+
+
+def _share(i: Interval) -> Interval:
+    """A share's interval, which ends where shares do."""
+    return Interval(i.value, *(float(np.clip(end, 0, 1)) for end in (i.low, i.high)))
 
 
 def ratio_of_sd(values: np.ndarray, cluster, level: float = 0.95) -> Interval:
@@ -86,39 +112,27 @@ def ratio_of_sd(values: np.ndarray, cluster, level: float = 0.95) -> Interval:
     return Interval(float(value), float(1 / ends[1]), float(high))
 
 
-def _purity(share: Interval) -> Interval:
-    """Share of the more frequent label, from that of one."""
-    if share.value >= 0.5:
-        return share
-    return Interval(1 - share.value, 1 - share.high, 1 - share.low)
-
-
 def between_clusters(
-    found: Mapping[int, Clusters], test: Mapping[int, np.ndarray], document, seed: int = 42
-) -> tuple[dict[int, Interval], dict[int, tuple[float, float]]]:
+    found: Mapping[int, Clusters],
+    test: Mapping[int, np.ndarray],
+    document,
+    seed: int = 42,
+    within: np.ndarray | None = None,
+) -> tuple[dict[int, Interval], dict[int, float]]:
     """Share of the variance of δ between clusters on the test sample less its mean with δ permuted
     over positions within a document: ({block: 95% over documents, for all blocks at once}, {block:
-    (the mean with δ permuted, its 97.5th percentile)})."""
+    the mean with δ permuted}). With `within` [n, seq_len-1], δ is permuted over the positions that
+    have the same value there instead."""
     level, excess, by_chance = joint_level(len(found)), {}, {}
     for block, clusters in found.items():
         where, delta = clusters.found.ravel().astype(int), test[block].ravel()
         each = np.repeat(np.asarray(document), test[block].shape[1])
-        dealt = [between_rows(d, where).mean() for d in _permuted(delta, each, seed)]
-        by_chance[block] = float(np.mean(dealt)), float(np.quantile(dealt, 0.975))
-        excess[block] = clustered(between_rows(delta, where) - by_chance[block][0], each, level)
+        groups = each if within is None else within.ravel()
+        chance = np.random.default_rng(seed)
+        dealt = (dealt_within(delta, groups, chance) for _ in range(SHUFFLES))
+        by_chance[block] = float(np.mean([between_rows(d, where).mean() for d in dealt]))
+        excess[block] = clustered(between_rows(delta, where) - by_chance[block], each, level)
     return excess, by_chance
-
-
-def _permuted(delta: np.ndarray, document: np.ndarray, seed: int):
-    """δ with its values dealt anew within each document, SHUFFLES times."""
-    chance = np.random.default_rng(seed)
-    order = np.argsort(document, kind="stable")
-    for _ in range(SHUFFLES):
-        # Sorted by document, then at random.
-        dealt = np.lexsort((chance.random(len(delta)), document))
-        found = np.empty_like(delta)
-        found[order] = delta[dealt]
-        yield found
 
 
 def chance_table(
@@ -126,33 +140,43 @@ def chance_table(
     learn: Mapping[int, np.ndarray],
     test: Mapping[int, np.ndarray],
     document,
+    score: Mapping[int, np.ndarray],
     seed: int = 42,
 ) -> pd.DataFrame:
-    """How many clusters pass each criterion, a row a block and world: columns block, world
-    (observed, permuted within documents, oracle), judged, pure (nine in ten of one label), sd_below
+    """How many clusters pass each criterion, a row a block and world: columns block, world, judged,
+    clean (a share of CLEAN near-linear or in need), pure (as large a share of one label), sd_below
     (sd at most twice |mean|), stands_out.
 
-    The oracle's clusters are CLUSTERS equal parts of δ itself: what the best clustering could give.
+    Worlds: observed; permuted, δ dealt anew within documents, mean of DEALS draws; gate, clusters
+    that are CLUSTERS equal parts of a gate's `score` {block: [n, seq_len-1]}, what a trained router
+    could reach; oracle, equal parts of δ itself, the best that clusters could give.
     """
-    each, rows = np.asarray(document), []
-    for block, clusters in found.items():
-        delta = test[block]
-        flat = np.repeat(each, delta.shape[1])
-        dealt = next(_permuted(delta.ravel(), flat, seed)).reshape(delta.shape)
-        parts = np.argsort(np.argsort(delta.ravel())) * CLUSTERS // delta.size
-        oracle = replace(clusters, found=parts.reshape(delta.shape))
-        worlds = {
-            "observed": (clusters, delta),
-            "permuted": (clusters, dealt),
-            "oracle": (oracle, delta),
-        }
-        for world, (of, values) in worlds.items():
-            table = cluster_table({block: of}, learn, {block: values}, document)
-            passed = {
-                "judged": len(table),
-                "pure": int((table.purity_value > 0.9).sum()),
-                "sd_below": int((table.ratio_value < 2).sum()),
-                "stands_out": int(table.stands_out.sum()),
-            }
-            rows.append({"block": block, "world": world} | passed)
-    return pd.DataFrame(rows)
+    chance, each = np.random.default_rng(seed), np.asarray(document)
+
+    def dealt(delta: np.ndarray) -> np.ndarray:
+        groups = np.repeat(each, delta.shape[1])
+        return dealt_within(delta.ravel(), groups, chance).reshape(delta.shape)
+
+    def cut(values: np.ndarray) -> np.ndarray:
+        order = np.argsort(np.argsort(values.ravel(), kind="stable"))
+        return (order * CLUSTERS // values.size).reshape(values.shape)
+
+    def passed(of: Mapping[int, Clusters], deltas: Mapping[int, np.ndarray]) -> pd.DataFrame:
+        table = cluster_table(of, learn, deltas, document)
+        if table.empty:
+            return pd.DataFrame(0.0, list(found), list(PASSED))
+        share = np.maximum(table.linear_value, table.needed_value)
+        told = (1, share > CLEAN, table.purity > CLEAN, table.ratio_value < 2, table.stands_out)
+        counts = pd.DataFrame(dict(zip(PASSED, told, strict=True)), dtype=float)
+        return counts.groupby(table.block).sum().reindex(list(found), fill_value=0.0)
+
+    parts = lambda values: {b: replace(of, found=cut(values[b])) for b, of in found.items()}
+    permuted = [passed(found, {b: dealt(test[b]) for b in found}) for _ in range(DEALS)]
+    worlds = {
+        "observed": passed(found, test),
+        "permuted": sum(permuted) / DEALS,
+        "gate": passed(parts(score), test),
+        "oracle": passed(parts(test), test),
+    }
+    told = pd.concat(worlds, names=["world", "block"]).reset_index()
+    return told.sort_values("block", kind="stable")[["block", "world", *PASSED]]

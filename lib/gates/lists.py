@@ -16,7 +16,7 @@ MATCHES = 3
 GROUPS = 64
 """documents are drawn in at most so many groups"""
 HALVINGS = 10
-"""random halvings of the occurrences, averaged"""
+"""random halvings of the documents, averaged"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,6 @@ class Sums:
     """[groups, types]"""
     sums: np.ndarray
     """[groups, types], nats"""
-    halves: tuple[np.ndarray, np.ndarray]
-    """counts and sums of a random half of the occurrences, [halvings, groups, types]"""
 
     def of(self, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Counts and sums of the groups with their weights, [types] each."""
@@ -75,9 +73,7 @@ def _sums(kinds: np.ndarray, tokens, delta, document, seed: int) -> Sums:
     of = lambda cells, weights: np.bincount(
         cells, weights, minlength=n_groups * len(kinds)
     ).reshape(n_groups, len(kinds))
-    picks = chance.random((HALVINGS, len(cell))) < 0.5
-    halves = [np.stack([of(cell[p], w[p]) for p in picks]) for w in (np.ones(len(cell)), values)]
-    return Sums(of(cell, np.ones(len(cell))), of(cell, values), tuple(halves))
+    return Sums(of(cell, np.ones(len(cell))), of(cell, values))
 
 
 def measures(
@@ -86,9 +82,12 @@ def measures(
     """What lists of the first text are worth on the second, with weights of their groups.
 
     listed, found (`least_there` times in the second too), still (mean δ above THRESHOLD there),
-    flipped (below 0), and the same two shares of unlisted types matched by count; r over the listed
-    that were found and over all types that are frequent in both; the lead of the listed over the
-    matched in each text and what is kept of it; the mean of the still listed over what it was.
+    flipped (below 0), and the same two shares of unlisted types matched by count (how many are
+    matched, a type counted once, and how often the listed and the matched stand in the two texts,
+    geometric mean); r over the listed that were found and over all types that are frequent in both;
+    the lead of the listed over the matched in each text and what is kept of it; the mean of the
+    still listed over what it was. What needs matched types is nan where fewer unlisted types than
+    listed ones are left to draw from.
     """
     (n, s), (m, u) = both.first.of(first), both.second.of(second)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -102,8 +101,11 @@ def measures(
     out |= {"r_listed": correlation(a[found], b[found]), "frequent": float(frequent.sum())}
     out |= {"r_frequent": correlation(a[frequent], b[frequent])}
     beside = _matched(*np.log1p([n, m]), found, rest)
+    out["matched"] = float(len(np.unique(beside)))
+    often = np.log(np.maximum(n * m, 1)) / 2
     out |= {"base_still": share(b[beside] > THRESHOLD), "base_flipped": share(b[beside] < 0)}
     mean = lambda values: float(values.mean()) if len(values) else np.nan
+    out["times"], out["base_times"] = (np.exp(mean(often[of])) for of in (found, beside))
     out["lead"] = mean(a[found]) - mean(a[beside])
     out["lead_there"] = mean(b[found]) - mean(b[beside])
     out["lead_kept"] = out["lead_there"] / out["lead"]
@@ -114,8 +116,9 @@ def measures(
 
 
 def _matched(x: np.ndarray, y: np.ndarray, found: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Indices of the MATCHES types of `rest` that are nearest to each of `found`."""
-    if not found.any() or rest.sum() < MATCHES:
+    """Indices of the MATCHES types of `rest` that are nearest to each of `found`; none where `rest`
+    has fewer types than `found`, or than MATCHES."""
+    if not found.any() or rest.sum() < max(MATCHES, found.sum()):
         return np.empty(0, dtype=int)
     at = np.stack([x, y], axis=1)
     near = NearestNeighbors(n_neighbors=MATCHES).fit(at[rest])
@@ -133,40 +136,53 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 def reliability(text: Sums, weight: np.ndarray, chosen: np.ndarray) -> float:
     """Reliability of the mean δ of the types `chosen` (a mask): the correlation of two random
-    halves of their occurrences, stepped up to the full count (Spearman-Brown)."""
-    r = float(np.mean([correlation(*pair) for pair in _halves(text, weight, chosen)]))
+    halves of the documents, stepped up to all of them (Spearman-Brown)."""
+    r = float(np.mean([correlation(a, b) for a, b, _, _ in _halves(text, weight, chosen)]))
     return 2 * r / (1 + r) if r > -1 else np.nan
 
 
-def variance_of_types(text: Sums) -> float:
-    """Variance of the types' own means: the covariance of two random halves of their occurrences;
-    0 where it is negative."""
-    ones = np.ones(len(text.counts))
-    halves = _halves(text, ones, np.ones(text.counts.shape[1], dtype=bool))
-    return max(0.0, float(np.mean([np.cov(*pair)[0, 1] for pair in halves])))
+def components(text: Sums, weight: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
+    """(variance of the own means of the types `chosen`, variance of one occurrence about them), in
+    nats squared: the covariance of two random halves of the documents, which may be below 0, and
+    what their differences say, so that what occurrences of one document share counts as noise. nan
+    with fewer than three types."""
+    between, within = [], []
+    for a, b, k, others in _halves(text, weight, chosen):
+        if len(a) < 3:
+            return np.nan, np.nan
+        between.append(np.cov(a, b)[0, 1])
+        apart = a - b - (a - b).mean()
+        within.append(np.mean(apart**2 / (1 / k + 1 / others)))
+    return float(np.mean(between)), float(np.mean(within))
 
 
 def _halves(text: Sums, weight: np.ndarray, chosen: np.ndarray) -> Iterator[tuple]:
-    """Means of the types in the two halves, one pair a halving."""
-    n, s = text.of(weight)
-    for counts, sums in zip(*text.halves, strict=True):
-        k, t = weight @ counts, weight @ sums
+    """Means of the types in two random halves of the documents, and their counts, one tuple a
+    halving; the halvings are the same for all weights."""
+    (n, s), chance = text.of(weight), np.random.default_rng(0)
+    for _ in range(HALVINGS):
+        k, t = text.of(weight * (chance.permutation(len(weight)) % 2))
         both = chosen & (k > 0) & (n - k > 0)
-        yield t[both] / k[both], (s - t)[both] / (n - k)[both]
+        k, t, others, left = (values[both] for values in (k, t, n - k, s - t))
+        yield t / k, left / others, k, others
 
 
 def reliabilities(both: Pair, first: np.ndarray, second: np.ndarray) -> dict[str, float]:
-    """candidates: reliability in the first text of all types that stand there LEAST times; of the
-    types frequent in both texts: here and there, and transfer, their correlation over the root of
-    the product of the two, nan where one is not above 0.1."""
-    n, _ = both.first.of(first)
-    m, _ = both.second.of(second)
-    frequent = (n >= LEAST) & (m >= LEAST)
-    out = {"candidates": reliability(both.first, first, n >= LEAST)}
+    """Of all types that stand LEAST times in the first text: candidates, how many; occurrences,
+    their median count; ten, the reliability of a mean of LEAST occurrences; all, that of the means
+    of all occurrences. Of the types frequent in both texts: here and there, and transfer, their
+    correlation over the root of the product of the two, nan where one is not above 0.1."""
+    n, s = both.first.of(first)
+    m, u = both.second.of(second)
+    listable, frequent = n >= LEAST, (n >= LEAST) & (m >= LEAST)
+    own, single = components(both.first, first, listable)
+    size = own + single / LEAST
+    out = {"candidates": float(listable.sum()), "occurrences": float(np.median(n[listable]))}
+    out |= {"ten": own / size if size > 0 else np.nan}
+    out |= {"all": reliability(both.first, first, listable)}
     out["here"] = reliability(both.first, first, frequent)
     out["there"] = reliability(both.second, second, frequent)
     known = out["here"] > 0.1 and out["there"] > 0.1
     limit = np.sqrt(out["here"] * out["there"]) if known else np.nan
-    (_, s), (_, u) = both.first.of(first), both.second.of(second)
     r = correlation(s[frequent] / n[frequent], u[frequent] / m[frequent])
     return out | {"transfer": r / limit}

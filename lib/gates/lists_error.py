@@ -1,18 +1,27 @@
-"""What the documents, and what chance, do to statistics of No-Fly lists (Balogh §4.3.3)."""
+"""What the documents do to statistics of No-Fly lists (Balogh §4.3.3)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit  # quantiles of Student's t
 
-from lib.gates.lists import LEAST, Pair, Sums, measures, variance_of_types
+from lib.gates.lists import LEAST, THRESHOLD, Pair, measures
 from lib.stats.intervals import Interval
 from lib.stats.joint import joint_level
 from lib.stats.ratios import jackknife
+from lib.stats.verdicts import interval_text
 
 DRAWS = 200
-"""draws of documents, and of each world"""
+"""draws of documents"""
+RANGES = {
+    **dict.fromkeys(("still", "flipped", "base_still", "base_flipped"), (0, 1)),
+    **dict.fromkeys(("r_listed", "r_frequent"), (-1, 1)),
+}
+"""where a statistic cannot be elsewhere, its interval ends"""
+COUNTS = ("listed", "found", "matched", "frequent", "times", "base_times", "candidates")
+COUNTS += ("occurrences",)
+"""statistics that are told as whole numbers"""
 
 
 def over_both(
@@ -41,18 +50,14 @@ def over_both(
 
 
 def look_up(both: Pair, level: float = 0.95, least_there: int = LEAST) -> dict[str, Interval]:
-    """`measures` with their intervals."""
-    return over_both(lambda a, b: measures(both, a, b, least_there), both, level)
+    """`measures` with their intervals, within the RANGES."""
+    found = over_both(lambda a, b: measures(both, a, b, least_there), both, level)
+    ends = {name: RANGES.get(name, (-np.inf, np.inf)) for name in found}
+    return {name: _clipped(i, *ends[name]) for name, i in found.items()}
 
 
-def medians(pairs: Mapping[int, Pair]) -> dict[str, Interval]:
-    """`measures`, median over the blocks of pairs of the same two texts, with their intervals."""
-
-    def of(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
-        every = [measures(pair, a, b) for pair in pairs.values()]
-        return {name: float(np.median([one[name] for one in every])) for name in every[0]}
-
-    return over_both(of, next(iter(pairs.values())))
+def _clipped(i: Interval, low: float, high: float) -> Interval:
+    return Interval(i.value, *(float(np.clip(end, low, high)) for end in (i.low, i.high)))
 
 
 def means_of(both: Pair, kinds: np.ndarray) -> list[Interval] | None:
@@ -83,6 +88,26 @@ def lists_table(looked: Mapping[tuple, Mapping[str, Interval]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["block", "text", "statistic", "mean", "low", "high"])
 
 
+def in_words(
+    looked: Mapping[tuple, Mapping[str, Interval]], statistics: Sequence[str]
+) -> pd.DataFrame:
+    """The same for readers: a row a block and text, with columns block, text and the statistics,
+    numbers of types whole and all else with its interval."""
+    rows = [
+        {"block": block, "text": text}
+        | {
+            name: _whole(found[name].value) if name in COUNTS else interval_text(found[name])
+            for name in statistics
+        }
+        for (block, text), found in looked.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}" if np.isfinite(value) else "–"
+
+
 def _interval(value: float, draws: np.ndarray, n: int, level: float) -> Interval:
     draws = draws[np.isfinite(draws)]
     if n < 2 or not np.isfinite(value) or len(draws) < 0.9 * DRAWS or not np.ptp(draws) > 0:
@@ -91,63 +116,16 @@ def _interval(value: float, draws: np.ndarray, n: int, level: float) -> Interval
     return Interval(float(value), float(value - half), float(value + half))
 
 
-def worlds(both: Pair, first: tuple, second: tuple, seed: int = 42) -> pd.DataFrame:
-    """What lists would show in two worlds of these texts, their counts and their δ: columns world,
-    statistic, mean, low, high (95% of DRAWS draws).
-
-    noise: δ is dealt to the positions at random, so no type has a mean of its own. stable: each
-    type has one, the same in both texts, with the variance that random halves of the occurrences in
-    the first have in common; the rest is dealt at random. first, second: as in `pair`.
-    """
-    chance, rows = np.random.default_rng(seed), []
-    texts = [_positions(both.kinds, tokens, delta) for tokens, delta, _ in (first, second)]
-    between = variance_of_types(both.first)
-    for world in ("noise", "stable"):
-        found = []
-        for _ in range(DRAWS):
-            spread = np.sqrt(between) * (world == "stable")
-            means = chance.normal(0, spread, len(both.kinds))
-            dealt = [_dealt(at, delta, means, chance) for at, delta in texts]
-            one = np.ones(1)
-            found.append(measures(Pair(both.kinds, *dealt), one, one))
-        for name in found[0]:
-            values = np.array([draw[name] for draw in found])
-            values = values[np.isfinite(values)]
-            ends = np.quantile(values, [0.025, 0.975]) if len(values) else (np.nan, np.nan)
-            mean = values.mean() if len(values) else np.nan
-            rows.append((world, name, mean, *ends))
-    return pd.DataFrame(rows, columns=["world", "statistic", "mean", "low", "high"])
-
-
-def _positions(kinds: np.ndarray, tokens: np.ndarray, delta: np.ndarray) -> tuple:
-    """The type of each position as an index into `kinds`, -1 for others; and all δ."""
-    at = np.searchsorted(kinds, tokens).clip(max=len(kinds) - 1)
-    return np.where(kinds[at] == tokens, at, -1).ravel(), delta.ravel()
-
-
-def _dealt(at: np.ndarray, delta: np.ndarray, means: np.ndarray, chance) -> Sums:
-    """Sums with δ dealt at random, shrunk towards its mean to make room for those of the types."""
-    room = np.sqrt(max(0.0, 1 - means.var() / max(delta.var(), 1e-30)))
-    known = at >= 0
-    values = delta.mean() + room * (chance.permutation(delta)[known] - delta.mean())
-    values += means[at[known]]
-    counts = np.bincount(at[known], minlength=len(means)).astype(float)
-    sums = np.bincount(at[known], values, minlength=len(means))
-    return Sums(counts[None], sums[None], ())
-
-
-def spread_of_frequent(
-    tokens: np.ndarray, by_block: dict[int, np.ndarray], document, kinds: np.ndarray
-) -> Interval:
-    """Standard deviation over occurrences of δ over its absolute mean, median over the types
-    `kinds` and over blocks; 95% jackknife over documents. tokens and δ [n, t], document [n]."""
+def both_ways(tokens: np.ndarray, delta: np.ndarray, document, kinds: np.ndarray) -> Interval:
+    """The smaller of two shares of a type's occurrences, with δ above THRESHOLD and with δ below 0,
+    median over the types `kinds`; 95% jackknife over documents. tokens and δ [n, t], document
+    [n]."""
     document = np.asarray(document)
-    names, found = np.unique(document), []
-    for left_out in (None, *names):
-        kept = document != left_out if left_out is not None else np.ones(len(document), bool)
-        ratios = []
-        for delta in by_block.values():
-            values = [delta[kept][tokens[kept] == kind] for kind in kinds]
-            ratios.append([v.std() / abs(v.mean()) for v in values if len(v) > 1])
-        found.append(float(np.median([np.median(r) for r in ratios])))
-    return jackknife(found[0], found[1:])
+
+    def of(kept: np.ndarray) -> float:
+        values = [delta[kept][tokens[kept] == kind] for kind in kinds]
+        shares = [min((v > THRESHOLD).mean(), (v < 0).mean()) for v in values if len(v)]
+        return float(np.median(shares)) if shares else np.nan
+
+    whole = of(np.ones(len(document), dtype=bool))
+    return jackknife(whole, [of(document != left_out) for left_out in np.unique(document)])

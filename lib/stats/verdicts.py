@@ -141,11 +141,14 @@ def rank_text(found: RankResult, rule: str = "") -> str:
 
 
 def interval_text(interval: Interval) -> str:
-    """ "0.70 [0.65, 0.75]", with two digits of its width, or more where a bound would read as 0; a
-    value without bounds says so, and so does none."""
+    """ "0.70 [0.65, 0.75]", with two digits of its width, or more where a bound would read as 0;
+    "2.51 [0.95, ∞)" where one bound is infinite; a value without bounds says so, and so does none.
+    """
     value, low, high = interval.value, interval.low, interval.high
     if math.isnan(value):
         text = "undefined"
+    elif math.isfinite(low) and high == math.inf:
+        text = f"{_digits(value, 3)} [{_digits(low, 3)}, ∞)"
     elif not math.isfinite(low) or not math.isfinite(high):
         text = f"{_digits(value, 3)} (no interval)"
     elif low == high:  # exact
