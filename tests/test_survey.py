@@ -13,23 +13,34 @@ from lib.gates import (
     Survey,
     base_miss,
     below_base,
-    difference_over_seeds,
+    divide_kept,
     ends_over_middle,
+    fit_facts,
     gated_costs,
     median_cost,
+    medians,
     nearest_pairs,
     on_training_text,
+    over_mean_output,
     over_routing,
     overfitting,
     protocol,
     ratio_over_documents,
     ratio_over_seeds,
+    seeds_without_ratio,
+    share_over_seeds,
     spare,
     survey,
     table8,
+    unequal_pair,
+    unlearned,
     wins,
+    wins_table,
+    with_rows,
 )
 from lib.gates.printed import BLOCKS
+from lib.gates.routers import RandomRouter
+from lib.gates.sizes import Priced
 from lib.models import load_subject
 from lib.texts import cut_windows, load_corpus
 from lib.training import SEQUENTIAL, trained_models
@@ -41,12 +52,17 @@ def setting():
     subject, text = load_subject("tiny-neox"), load_corpus("wikipedia-sample")
     whole = cut_windows(text.fit, subject.tokenizer, 32)
     unseen = cut_windows(text.eval, subject.tokenizer, 32).take(512, evenly=True)
-    parts = protocol(subject, whole.take(4096), whole, unseen, 1024, 256)
-    return subject, parts, whole, survey(subject, parts, [0, 3, 5])
+    fit = whole.take(4096)
+    parts = protocol(subject, fit, whole, unseen, 1024, 256)
+    means = fit_facts(subject, fit).means
+    return subject, parts, whole, survey(subject, parts, means, [0, 3, 5])
 
 
-def known(costs, name="tiny-gpt2", gated=0.0, n=40, spread=0.01, seed=0, params=1e6) -> Survey:
-    """A world with these all-linear costs by block; gated ones are `gated` of them."""
+def known(
+    costs, name="tiny-gpt2", gated=0.0, n=40, spread=0.01, seed=0, params=1e6, constant=2.0
+) -> Survey:
+    """A world with these all-linear costs by block; gated ones are `gated` of them, those of a
+    constant `constant` of them, those of random routers in proportion to the share."""
     rng, document = np.random.default_rng(seed), np.arange(n) // 2
     base = rng.normal(4, 0.1, (n, 8))
     noise = lambda: spread * rng.normal(size=(n, 8))
@@ -55,7 +71,10 @@ def known(costs, name="tiny-gpt2", gated=0.0, n=40, spread=0.01, seed=0, params=
     equal = {}
     for j, kind in enumerate(GATES):
         equal |= {(kind, b): base + np.log1p(c * (1 + 0.1 * j)) for b, c in enumerate(costs)}
-    share = {b: np.full(n, 0.4) for b in lin}
+    fixed = {b: base + np.log1p(constant * c) + noise() for b, c in enumerate(costs)}
+    mask = {b: np.arange(8 * n).reshape(n, 8) % 5 < 2 for b in lin}
+    whole = {b: (lin[b] - base).mean(1) for b in lin}
+    random = {b: RandomRouter(whole[b] / 2, whole[b], lin[b] - base) for b in lin}
     return Survey(
         name,
         False,
@@ -65,10 +84,13 @@ def known(costs, name="tiny-gpt2", gated=0.0, n=40, spread=0.01, seed=0, params=
         document,
         base,
         lin,
+        fixed,
+        fixed,
         gat,
         dict.fromkeys(lin, "linear"),
-        share,
-        {},
+        {b: float(-b) for b in lin},
+        mask,
+        random,
         equal,
         dict.fromkeys(equal, 0.4),
         None,
@@ -83,9 +105,44 @@ def test_a_survey_measures_what_it_says(setting):
     for share in s.equal_share.values():
         assert share == pytest.approx(0.4, abs=0.25)  # cut on other documents
     (row,) = table8([s]).to_dict("records")
-    cost = 100 * np.expm1(s.rise("gated").mean(1))
-    assert row["best_cost"] == cost.min() and row["blocks_are"] == "parallel"
-    assert row["below_base"] == (cost < 0).sum()
+    cost = dict(zip([0, 3, 5], 100 * np.expm1(s.rise("gated").mean(1)), strict=True))
+    assert row["blocks_are"] == "parallel" and row["best_block"] in cost
+    assert row["cost_there"] == pytest.approx(cost[row["best_block"]], abs=6e-4)
+    assert s.rise("deleted").shape == s.rise("mean_output").shape == (3, len(parts.report))
+    assert set(s.random) == {0, 3, 5} and all(m.dtype == bool for m in s.mask.values())
+
+
+def test_a_random_router_of_all_positions_is_the_linear_map(setting):
+    s = setting[3]
+    assert s.by_chance(dict.fromkeys(s.random, 1.0)) == pytest.approx(s.rise("linear"))
+    assert np.abs(s.by_chance(dict.fromkeys(s.random, 0.0))).max() < 1e-12
+    found = s.priced()
+    assert np.array_equal(found.rise(s.kind), s.rise("gated"))
+    assert found.shares(s.kind)[1] == pytest.approx(s.share[3])
+
+
+def test_the_best_block_is_chosen_elsewhere():
+    (row,) = table8([known([0.1, 0.2, 0.3], gated=0.5)]).to_dict("records")
+    assert row["best_block"] == 2 and row["cost_there"] == pytest.approx(15, abs=1)
+    assert row["linear_percent_there"] == pytest.approx(40)
+
+
+def test_what_stands_beside_a_gate():
+    (row,) = medians([known([0.1, 0.2, 0.3], gated=0.1)]).to_dict("records")
+    assert row["all_linear"] == pytest.approx(20, abs=1)
+    assert row["mean_output"] == pytest.approx(40, abs=1)
+    chance = 100 * (1.2**0.4 - 1)
+    assert row["random_of_its_shares"] == pytest.approx(chance, abs=1)
+    assert row["realised_percent"] == pytest.approx(40)
+    (none,) = medians([known([-1e-9] * 3, spread=0)]).to_dict("records")
+    assert str(none["all_linear"]) == "0.0"  # no minus zero
+
+
+def test_wins_beside_chance():
+    skilled, lucky = known([0.1] * 4, gated=-0.5), known([-0.1] * 4, gated=0.4)
+    a, b = wins_table([skilled, lucky]).to_dict("records")
+    assert (a["below_base"], a["low"], a["by_chance"], a["more_low"]) == (4, 4, 0, 4)
+    assert b["below_base"] == 4 and b["by_chance"] > 3.9 and b["more_high"] < 0.1
 
 
 def test_families_that_differ_and_families_that_do_not():
@@ -101,21 +158,69 @@ def test_families_that_differ_and_families_that_do_not():
     assert same.low < 0.5 < same.high < 0.72
     none = [known([-0.1, -0.2, -0.1], seed=k) for k in range(3)]
     assert np.isnan(ratio_over_seeds(none, dear, of).value)
+    assert seeds_without_ratio(none, dear, of) == 3 and not seeds_without_ratio(dear, alike, of)
+
+
+def test_a_divide_that_a_constant_has_too_is_none_beside_it():
+    dear = [known([0.2, 0.4, 0.3], seed=k) for k in range(3)]
+    cheap = [known([0.1, 0.2, 0.15], seed=9 + k) for k in range(3)]
+    gone = ratio_over_seeds(cheap, dear, over_mean_output("linear"))
+    assert gone.value == pytest.approx(1, abs=0.1)
+    firm = [known([0.1, 0.2, 0.15], seed=9 + k, constant=4.0) for k in range(3)]
+    assert ratio_over_seeds(firm, dear, over_mean_output("linear")).high < 0.7
+    both = over_mean_output("linear")(known([-0.1] * 3), np.ones(40))
+    assert np.isnan(both)  # two medians below 0 make no ratio
+
+
+def test_what_has_not_learned_decides_nothing():
+    models = [known([0.1, 0.2, 0.3], seed=k) for k in range(2)]  # 4 nats
+    assert not unlearned(models, 4.5)
+    assert "2 of 2 models trained here have not learned" in unlearned(models, 4.1)
+    idle = known([0.1, 0.2, 0.3], constant=0.0)
+    assert "1 of 3 do not surely lose" in unlearned([*models, idle], 4.5)
 
 
 def test_wins_are_counted():
     winner, loser = known([0.1, 0.2, 0.3], gated=-0.5), known([0.1, 0.2, 0.3], gated=0.5)
     assert below_base(winner, np.ones(40)) == 1 and below_base(loser, np.ones(40)) == 0
     assert wins(winner).value == 3 and wins(winner).low == 3
-    found = difference_over_seeds([winner] * 2, [loser, replace(loser, n_params=2)], below_base)
+    found = share_over_seeds([winner] * 2, [loser, replace(loser, n_params=2)], below_base)
     assert found.value == 1
+    half = known([-0.1, -0.1, 0.2, 0.2], gated=0.5)
+    wide = share_over_seeds([winner, half], [loser, loser], below_base)
+    assert (wide.value, wide.low, wide.high) == (0.75, -1, 1)  # t would say −2.4 to 3.9
 
 
 def test_routing_against_architecture():
     ones = [known([0.4, 0.8, 0.6], seed=k) for k in range(3)]
     others = [known([0.1, 0.2, 0.15], seed=k) for k in range(3)]
     assert over_routing({"a": ones, "b": others}).value > 4
-    assert over_routing({"a": ones, "b": ones}).value == 0
+    alike = [known([0.4, 0.8, 0.6 * (1 + x)], seed=k) for k, x in enumerate((-0.1, 0.1, 0.0))]
+    assert over_routing({"a": ones, "b": alike}).value < 0.2
+    assert np.isnan(over_routing({"a": ones, "b": [known([-0.1] * 3)] * 3}).value)
+
+
+def test_a_divide_that_overfitted_maps_make_and_one_that_they_do_not():
+    def world(cost, width):
+        s = known([cost] * 3, spread=0.001)
+        return Priced("m", 1, width, 10_000, s.base, s.linear, s.document)
+
+    same = [world(0.4, 512), world(0.1, 128)]
+    assert divide_kept(same, [world(0.3, 512), world(0.1, 128)]).low > 0.5
+    assert divide_kept(same, [world(0.11, 512), world(0.1, 128)]).high < 0.5
+    assert np.isnan(divide_kept([world(0.1, 512)] * 2, same).value)  # nothing to keep
+
+
+def test_rows_in_proportion_to_the_width(setting):
+    subject, parts, whole, s = setting
+    fit = whole.take(4096)
+    one = subject, fit, parts.report, [0, 3]
+    same, alike = with_rows([one, one], rows=10)
+    assert [p.n_tokens for p in alike] == [1280, 1280] and set(alike[0].losses) == {0, 3}
+    assert same[0].n_tokens > 3000  # all there are
+    wide = replace(s, d_model=256)
+    assert unequal_pair([s, s, wide], []) == (s, wide)
+    assert unequal_pair([s, wide], [(s, s)]) is None
 
 
 def test_ends_that_cost_more():

@@ -3,14 +3,19 @@
 from lib.gates.across import (
     below_base,
     difference_over_documents,
-    difference_over_seeds,
     ends_over_middle,
     median_cost,
     nearest_pairs,
+    over_mean_output,
     over_routing,
     ratio_over_documents,
     ratio_over_seeds,
+    seeds_without_ratio,
+    share_over_seeds,
+    unequal_pair,
+    unlearned,
 )
+from lib.gates.across_tables import medians, table8, wins_table
 from lib.gates.auc import auc_table, clustered_auc, score_table
 from lib.gates.compound import (
     all_costs,
@@ -27,7 +32,7 @@ from lib.gates.compound import (
 )
 from lib.gates.delta import Deltas, deltas, single_deltas, tails
 from lib.gates.evaluations import Evaluations, evaluations, single_effects
-from lib.gates.fit_rows import rows_per_feature
+from lib.gates.fit_rows import divide_kept, with_rows
 from lib.gates.fitted import (
     Chosen,
     Fitted,
@@ -77,7 +82,7 @@ from lib.gates.routing import (
     routed_losses,
 )
 from lib.gates.speed import Gated, break_even, paired_seconds, speed_ratios, with_share
-from lib.gates.survey import EQUAL, Survey, survey, table8
+from lib.gates.survey import EQUAL, Survey, survey
 
 __all__ = [
     "EQUAL",
@@ -118,7 +123,7 @@ __all__ = [
     "deletions",
     "deltas",
     "difference_over_documents",
-    "difference_over_seeds",
+    "divide_kept",
     "ends_over_middle",
     "evaluations",
     "everywhere",
@@ -143,12 +148,14 @@ __all__ = [
     "masked",
     "mean_outputs",
     "median_cost",
+    "medians",
     "nearest_pairs",
     "needed",
     "norm_limits",
     "on_training_text",
     "one_by_one",
     "over_draws",
+    "over_mean_output",
     "over_routing",
     "overfitting",
     "padded",
@@ -168,11 +175,12 @@ __all__ = [
     "routed",
     "routed_losses",
     "router_points",
-    "rows_per_feature",
     "same_shares",
     "saved_interval",
     "score_table",
+    "seeds_without_ratio",
     "share_interval",
+    "share_over_seeds",
     "single_deltas",
     "single_effects",
     "spare",
@@ -183,9 +191,13 @@ __all__ = [
     "table8",
     "table_miss",
     "tails",
+    "unequal_pair",
+    "unlearned",
     "validity",
     "values",
     "wins",
+    "wins_table",
+    "with_rows",
     "with_share",
     "work",
 ]

@@ -11,7 +11,7 @@ from lib.gates.gate import GATES
 from lib.gates.survey import Survey
 from lib.stats.intervals import Interval
 from lib.stats.joint import joint_level, over_seeds
-from lib.stats.ratios import transformed
+from lib.stats.ratios import jackknife, transformed
 from lib.stats.resampled import over_documents, weighted_mean
 
 Weight = np.ndarray
@@ -23,6 +23,17 @@ Of = Callable[[Survey, Weight], float]
 def median_cost(what: str, part=None) -> Of:
     """Median over blocks of the cost (a fraction of the base) of `what`, as in Survey.rise."""
     return lambda s, w: float(np.median(np.expm1(weighted_mean(s.rise(what, part), w))))
+
+
+def over_mean_output(what: str) -> Of:
+    """That median over the one of the FFN's mean output; nan unless both are above 0."""
+    cost, constant = median_cost(what), median_cost("mean_output")
+
+    def ratio(s: Survey, w: Weight) -> float:
+        one, other = cost(s, w), constant(s, w)
+        return one / other if min(one, other) > 0 else float("nan")
+
+    return ratio
 
 
 def below_base(s: Survey, w: Weight) -> float:
@@ -46,17 +57,23 @@ def ratio_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -
     return transformed(over_seeds(logs), np.exp)
 
 
-def difference_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> Interval:
-    """`of` the first family less that of the second, paired by seed."""
+def seeds_without_ratio(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> int:
+    """Seeds at which `of` a model of either family is not above 0, so that there is no ratio."""
+    return sum(not min(of(a, _plain(a)), of(b, _plain(b))) > 0 for a, b in zip(ones, others))
+
+
+def share_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> Interval:
+    """`of` the first family, a share, less that of the second, paired by seed; from -1 to 1."""
     apart = [of(a, _plain(a)) - of(b, _plain(b)) for a, b in zip(ones, others)]
-    return over_seeds(np.round(apart, 12))  # shares that are equal differ by rounding
+    found = over_seeds(np.round(apart, 12))  # shares that are equal differ by rounding
+    return Interval(found.value, *map(float, np.clip([found.low, found.high], -1, 1)))
 
 
 def over_shared(
-    statistic: Callable[..., float], surveys: Sequence[Survey], level: float = 0.95, seed: int = 42
+    statistic: Callable[..., float], surveys: Sequence, level: float = 0.95, seed: int = 42
 ) -> Interval:
     """Bootstrap over the documents that all models read, of statistic(*weights), one of [n] a
-    survey: a resample draws the same documents for all of them."""
+    survey, or whatever has its `document`: a resample draws the same documents for all of them."""
     shared = sorted(set.intersection(*(set(s.document.tolist()) for s in surveys)))
 
     def value(weight: np.ndarray) -> float:
@@ -92,19 +109,49 @@ def nearest_pairs(surveys: Sequence[Survey], prefixes=("gpt2", "pythia")) -> lis
     return [(a, min(others, key=lambda b: apart(a, b))) for a in ones] if others else []
 
 
+def unlearned(surveys: Sequence[Survey], blind: float, margin: float = 0.2) -> str:
+    """Why models trained here decide nothing, "" if they do: each must be `margin` nats below
+    `blind`, the loss of token frequencies, and the median cost of its FFNs' mean outputs surely
+    above 0."""
+    constant = median_cost("mean_output")
+    dull = sum(s.base.mean() > blind - margin for s in surveys)
+    idle = sum(
+        not over_documents(lambda w, s=s: constant(s, w), s.document).low > 0 for s in surveys
+    )
+    n = len(surveys)
+    why = [f"{dull} of {n} models trained here have not learned {margin} nats beyond frequencies"]
+    why += [f"{idle} of {n} do not surely lose by a constant in an FFN's place"]
+    return "; ".join(text for text, count in zip(why, (dull, idle), strict=True) if count)
+
+
+def unequal_pair(surveys: Sequence[Survey], pairs: Sequence[tuple]) -> tuple | None:
+    """The first of `pairs` (none: of the first model with each other one) that differs in width;
+    None where none does."""
+    pairs = pairs or [(surveys[0], s) for s in surveys[1:]]
+    return next(((a, b) for a, b in pairs if a.d_model != b.d_model), None)
+
+
 def over_routing(families: Mapping[str, Sequence[Survey]]) -> Interval:
-    """Absolute log ratio of the median gated costs of two families at equal shares, averaged over
-    gates, over the largest absolute log ratio of two gates within a family: 95% over seeds. nan
-    where a median is not positive."""
-    ones, others = families.values()
-    found = []
-    for pair in zip(ones, others, strict=True):
-        logs = np.array(
-            [[log(median_cost("equal", k)(s, _plain(s))) for k in GATES] for s in pair]
-        )  # [families, gates]
-        within = max(abs(row[i] - row[j]) for row in logs for i, j in combinations(range(4), 2))
-        found.append(np.abs(logs[0] - logs[1]).mean() / within if within > 0 else np.nan)
-    return over_seeds(found)
+    """Log ratio of the median gated costs of two families under one gate at equal shares, and of
+    two gates in one family: the mean of the former over gates over that of the latter over pairs of
+    gates and families, each averaged over seeds and then made absolute, so that noise alone is the
+    less the more seeds. 95% jackknife over seeds of the logarithm; nan where a median is not
+    positive."""
+    logs = np.array(
+        [
+            [[log(median_cost("equal", k)(s, _plain(s))) for k in GATES] for s in models]
+            for models in families.values()
+        ]
+    )  # [families, seeds, gates]
+
+    def apart(part: np.ndarray) -> float:
+        one, other = mean = part.mean(1)  # [families, gates]
+        within = [np.abs(mean[:, i] - mean[:, j]) for i, j in combinations(range(len(GATES)), 2)]
+        return log(np.abs(one - other).mean()) - log(np.mean(within))
+
+    seeds = range(logs.shape[1])
+    without = [apart(np.delete(logs, k, 1)) for k in seeds] if len(seeds) > 1 else []
+    return transformed(jackknife(apart(logs), without), np.exp)
 
 
 def ends_over_middle(surveys: Sequence[Survey]) -> dict[str, Interval]:

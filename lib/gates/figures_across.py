@@ -8,38 +8,76 @@ import numpy as np
 from lib.base.style import COLOURS, MARKERS, SUBJECT, percent_axis
 from lib.gates.survey import Survey
 
+GREY = "#777777"
+LEGEND = {"fontsize": 11, "loc": "upper center"}
+
 
 def across_figure(named: Sequence[Survey], trained: Mapping[str, Sequence[Survey]]) -> plt.Figure:
     """All-linear cost by relative depth, a line a model; and the medians over blocks of models that
-    were trained here, a point a seed: all linear, and the linear gate cut at 40%."""
-    figure, (depth, seeds) = plt.subplots(1, 2, figsize=(12.8, 4.8), width_ratios=(1.5, 1))
+    were trained here, a point a seed and a grey line through those of a seed: all linear (filled),
+    and the linear gate cut at 40% (open). A family has the colour of the model of its name."""
+    figure, (depth, seeds) = plt.subplots(1, 2, figsize=(11, 5.6), width_ratios=(1.35, 1))
+    colours = _colours([s.model for s in named], list(trained))
+    _by_depth(depth, named, colours)
+    _by_seed(seeds, trained, colours)
+    for ax in (depth, seeds):
+        ax.axhline(0, color=GREY, lw=1)
+        ax.tick_params(labelsize=12)
+        ax.yaxis.label.set_size(13)
+    return figure
+
+
+def _colours(models: Sequence[str], families: Sequence[str]) -> dict[str, str]:
+    """One colour a name, black for the first model; grey where there are too many."""
+    names = list(dict.fromkeys([*models, *families]))
+    return dict.fromkeys(names, GREY) | dict(zip(names, (SUBJECT, *COLOURS), strict=False))
+
+
+def _by_depth(ax: plt.Axes, named: Sequence[Survey], colours: Mapping[str, str]) -> None:
     shown = []
     for k, s in enumerate(named):
         cost = 100 * np.expm1(s.rise("linear").mean(1))
         at = np.array(sorted(s.linear)) / max(1, s.n_blocks - 1)
-        colour = (SUBJECT, *COLOURS)[k % 7]
-        line = "--" if s.parallel else "-"
-        label = f"{s.model} ({'parallel' if s.parallel else 'sequential'})"
-        depth.plot(at, cost, line, marker=MARKERS[k % 6], color=colour, label=label)
+        ax.plot(
+            at,
+            cost,
+            "--" if s.parallel else "-",
+            marker=MARKERS[k % 6],
+            markersize=4 if len(cost) > 12 else 7,
+            color=colours[s.model],
+            label=f"{s.model} ({'parallel' if s.parallel else 'sequential'})",
+        )
         shown += cost.tolist()
-    percent_axis(depth, shown)
-    depth.axhline(0, color="#777777", lw=1)
-    depth.set(xlabel="relative depth of the block", ylabel="all linear, % of the base perplexity")
-    depth.set_title("One block linear at a time")
-    depth.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
-    shown, places = [0.0], []
-    for k, models in enumerate(trained.values()):
-        for j, (what, part) in enumerate((("linear", None), ("equal", "linear"))):
-            costs = [100 * np.median(np.expm1(s.rise(what, part).mean(1))) for s in models]
-            label = ("all linear", "linear gate at 40%")[j] if not k else None
-            at = np.full(len(costs), k + 0.16 * (2 * j - 1))
-            seeds.plot(at, costs, MARKERS[j], color=(SUBJECT, COLOURS[1])[j], label=label)
-            shown += costs
-        places.append(k)
-    seeds.set_xticks(places, [name.replace(", ", ",\n") for name in trained], fontsize=9)
-    seeds.set(title="Trained here, a point a seed", ylabel="median over blocks, % of the base")
-    seeds.set_xlim(-0.5, len(trained) - 0.5)
-    percent_axis(seeds, shown)
-    seeds.axhline(0, color="#777777", lw=1)
-    seeds.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-    return figure
+    percent_axis(ax, shown)
+    ax.set_xlabel("relative depth of the block", size=13)
+    ax.set(ylabel="all linear, % of the base perplexity", title="One block linear at a time")
+    ax.legend(bbox_to_anchor=(0.5, -0.16), ncols=2, **LEGEND)
+
+
+def _by_seed(
+    ax: plt.Axes, trained: Mapping[str, Sequence[Survey]], colours: Mapping[str, str]
+) -> None:
+    shown = [0.0]
+    rows = (("linear", None, "all linear"), ("equal", "linear", "linear gate cut for 40%"))
+    for j, (what, part, label) in enumerate(rows):
+        cost = np.array(
+            [
+                [100 * np.median(np.expm1(s.rise(what, part).mean(1))) for s in models]
+                for models in trained.values()
+            ]
+        )  # [families, seeds]
+        at = np.arange(len(cost)) + 0.16 * (2 * j - 1)
+        ax.plot(at, cost, color="#BBBBBB", lw=1, zorder=1)
+        for x, name, points in zip(at, trained, cost, strict=True):
+            look = {"mec": colours[name], "mfc": "white" if j else colours[name]}
+            ax.plot(np.full(len(points), x), points, MARKERS[j], ms=8, ls="", **look)
+        look = {"mec": GREY, "mfc": "white" if j else GREY}
+        ax.plot([], [], MARKERS[j], ms=8, ls="", label=label, **look)
+        shown += cost.ravel().tolist()
+    names = [name.replace(", ", ",\n").replace("tiny-", "") for name in trained]
+    ax.set_xticks(range(len(names)), names)
+    ax.set_ylabel("median over blocks, % of the base")
+    ax.set_title("Trained here, a line a seed")
+    ax.set_xlim(-0.5, len(names) - 0.5)
+    percent_axis(ax, shown)
+    ax.legend(bbox_to_anchor=(0.5, -0.2), ncols=1, **LEGEND)

@@ -1,54 +1,48 @@
-"""Whether a divide between two models is one of overfitted maps: their costs with as many rows a
-feature, and with as many rows (Balogh §3.1 fits every map on 10,000)."""
+"""Whether what divides two models of unequal width is overfitted maps: their costs with as many
+rows a feature, and with as many rows (Balogh §3.1 fits every map on 10,000)."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from lib.gates.across import log, over_shared
-from lib.gates.delta import deltas
-from lib.gates.protocol import N_FOLDS, Protocol
-from lib.gates.refit import refit
-from lib.gates.survey import Survey
+from lib.gates.protocol import N_FOLDS
+from lib.gates.sizes import FIXED, Priced, priced
 from lib.models.subjects import Subject
 from lib.stats.intervals import Interval
 from lib.stats.resampled import weighted_mean
 from lib.texts.windows import Windows
 
+Sample = tuple[Subject, Windows, Windows, Sequence[int]]
+"""a model, the windows that its maps learn from, those that its costs are read on, and its blocks
+"""
 
-def rows_per_feature(
-    pair: Sequence[tuple[Subject, Windows, Protocol, Survey]], rows: int = 40, fixed: int = 10_000
-) -> Interval:
-    """Log ratio of the median all-linear costs of the dearer and the cheaper of two models, maps
-    fitted on `rows` rows a feature (or all that `fit` has, alike for both), over that with `fixed`
-    rows: 95% over documents. nan where the interval of the latter's log ratio touches 0.
 
-    pair: (subject, fit, protocol, survey) of both.
+def with_rows(pair: Sequence[Sample], rows: int = 40) -> tuple[list[Priced], list[Priced]]:
+    """Two models with maps from FIXED rows each, and from `rows` rows a feature (or all that the
+    shorter sample allows, alike for both)."""
+    here = [int((~fit.held_out(N_FOLDS)).sum()) * fit.seq_len for _, fit, _, _ in pair]
+    least = [n / subject.d_model for n, (subject, *_) in zip(here, pair, strict=True)]
+    each = min(rows, *least)
+    same = [priced(s, fit, unseen, FIXED, blocks) for s, fit, unseen, blocks in pair]
+    alike = [
+        priced(s, fit, unseen, round(each * s.d_model), blocks) for s, fit, unseen, blocks in pair
+    ]
+    return same, alike
+
+
+def divide_kept(same: Sequence[Priced], alike: Sequence[Priced]) -> Interval:
+    """Log ratio of the median all-linear costs of two models `alike` in rows a feature over that of
+    the two with the `same` rows: 95% over the documents that both read. nan where the interval of
+    the latter touches 0.
     """
-    counts = [min(rows * subject.d_model, _available(fit)) for subject, fit, _, _ in pair]
-    if len({n // s.d_model for n, (s, *_) in zip(counts, pair, strict=True)}) > 1:
-        each = min(n // s.d_model for n, (s, *_) in zip(counts, pair, strict=True))
-        counts = [each * s.d_model for s, *_ in pair]
-    alike = [_costs(*one, n) for one, n in zip(pair, counts, strict=True)]
-    same = [_costs(*one, min(fixed, _available(one[1]))) for one in pair]
-    surveys = [s for *_, s in pair]
-    apart = lambda rises, ws: np.subtract(
-        *(log(np.median(np.expm1(weighted_mean(r, w)))) for r, w in zip(rises, ws, strict=True))
-    )
-    at_fixed = over_shared(lambda *w: float(apart(same, w)), surveys)
+    apart = lambda pair, ws: float(np.subtract(*map(_log_median, pair, ws)))
+    at_fixed = over_shared(lambda *ws: apart(same, ws), same)
     if not (at_fixed.low > 0 or at_fixed.high < 0):
         return Interval(np.nan, np.nan, np.nan)
-    return over_shared(lambda *w: float(apart(alike, w) / apart(same, w)), surveys)
+    return over_shared(lambda *ws: apart(alike, ws) / apart(same, ws), same)
 
 
-def _available(fit: Windows) -> int:
-    """Tokens of the documents that maps learn from."""
-    return int((~fit.held_out(N_FOLDS)).sum()) * fit.seq_len
-
-
-def _costs(subject: Subject, fit: Windows, parts: Protocol, s: Survey, n_tokens: int) -> np.ndarray:
-    """Mean loss difference by block and window with maps from so many tokens, [blocks, n]."""
-    any_gate = {b: s.fitted.gates[b, "linear"] for b in sorted(s.linear)}
-    maps = refit(subject, fit, any_gate, max(fit.seq_len, n_tokens))
-    found = deltas(subject, parts.report, maps)
-    return np.stack([found.by_block[b].mean(1) for b in any_gate])
+def _log_median(found: Priced, weight: np.ndarray) -> float:
+    rise = np.stack([(losses - found.base).mean(1) for losses in found.losses.values()])
+    return log(np.median(np.expm1(weighted_mean(rise, weight))))

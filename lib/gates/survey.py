@@ -1,11 +1,10 @@
-"""The whole protocol on one model: what Balogh's Table 8 has of it, and the same at equal shares
-and with random routers."""
+"""The whole protocol on one model: what Balogh's Table 8 has of it, the same at equal shares, and
+beside them random routers and a constant in the FFN's place."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 import torch
 
 from lib.gates.delta import deltas
@@ -13,10 +12,13 @@ from lib.gates.fitted import Fitted, best_gates, choose_gates, fitted_gates
 from lib.gates.gate import GATES
 from lib.gates.inputs import Inputs
 from lib.gates.protocol import Protocol
+from lib.gates.replacements import deletions, mean_outputs
+from lib.gates.routers import HALF, RandomRouter
+from lib.gates.routers import Gated as Priced
 from lib.gates.routing import Routed, random_mask, routed_losses
 from lib.gates.speed import with_share
 from lib.models.subjects import Subject
-from lib.swaps.losses import perplexity
+from lib.swaps.sweep import swap_sweep
 
 EQUAL = 0.4
 """the share at which gates of all blocks and models are compared; the paper's average is 0.399"""
@@ -37,51 +39,80 @@ class Survey:
     base: np.ndarray
     linear: dict[int, np.ndarray]
     """by block, all positions linear"""
+    deleted: dict[int, np.ndarray]
+    """by block, an FFN that gives nothing"""
+    mean_output: dict[int, np.ndarray]
+    """by block, one that always gives its mean output over the map documents"""
     gated: dict[int, np.ndarray]
     """by block, the gate that was chosen on other documents"""
     kind: dict[int, str]
     """its kind"""
-    share: dict[int, np.ndarray]
-    """what it sends down the linear path, of each window [n]"""
-    random: dict[tuple[int, int], np.ndarray]
-    """by draw and block, a random router of the same share"""
+    choice_cost: dict[int, float]
+    """its cost there, a fraction of the base"""
+    mask: dict[int, np.ndarray]
+    """where it is linear, bool [n, seq_len-1]"""
+    random: dict[int, RandomRouter]
+    """by block, what random routers cost by their share"""
     equal: dict[tuple[str, int], np.ndarray]
     """by kind and block, gates cut at the share EQUAL on other documents"""
     equal_share: dict[tuple[str, int], float]
+    """what they send down the linear path here"""
     fitted: Fitted
 
+    @property
+    def share(self) -> dict[int, np.ndarray]:
+        """What the chosen gates send down the linear path, of each window [n]."""
+        return {b: mask.mean(1) for b, mask in self.mask.items()}
+
     def rise(self, what: str, part: Hashable = None) -> np.ndarray:
-        """Mean loss difference of each window by block, [blocks, n]: of "linear", "gated", one draw
-        of "random" or one kind of "equal" gates."""
+        """Mean loss difference of each window by block, [blocks, n]: of "linear", "deleted",
+        "mean_output", "gated" or one kind of "equal" gates."""
         losses: Mapping = getattr(self, what)
         if part is not None:
             losses = {b: v for (p, b), v in losses.items() if p == part}
         return np.stack([(losses[b] - self.base).mean(1) for b in sorted(losses)])
 
+    def by_chance(self, shares: Mapping[int, float]) -> np.ndarray:
+        """Mean loss difference of each window under random routers of these shares, in the mean
+        over draws, [blocks, n]."""
+        return np.stack([self.random[b].rise(shares[b]) for b in sorted(self.random)])
+
+    def priced(self) -> Priced:
+        """The chosen gates and the random routers, as `gated_claims` takes them; the router is
+        `kind`."""
+        named = lambda by_block: {(b, self.kind[b]): v for b, v in sorted(by_block.items())}
+        delta = {b: self.random[b].delta for b in sorted(self.random)}
+        losses, masks = named(self.gated), named(self.mask)
+        return Priced(self.base, losses, masks, self.random, delta, self.document)
+
 
 def survey(
     subject: Subject,
     parts: Protocol,
+    means: torch.Tensor,
     blocks: Sequence[int],
-    draws: Sequence[int] = (42,),
-    kinds: Sequence[str] = GATES,
     equal: Sequence[str] = ("linear",),
     seed: int = 42,
 ) -> Survey:
-    """Maps, gates and routes of `blocks`, measured on parts.report; `draws` are the seeds of the
-    random routers, `kinds` the gates that are fitted (the best of the paper's four is chosen), and
-    `equal` those that are cut at the share EQUAL."""
+    """Maps, gates and routes of `blocks`, measured on parts.report: the paper's four gates, of
+    which the best is chosen, and those of the kinds `equal` cut at the share EQUAL; means
+    [n_blocks, d_model] of FFN outputs, as in `FitFacts`."""
     maps = {b: parts.maps[b] for b in blocks}
     taught, shown = (deltas(subject, w, maps) for w in (parts.train, parts.report))
-    fitted = fitted_gates(Inputs(subject, parts.train, blocks), taught, kinds, seed)
+    fitted = fitted_gates(Inputs(subject, parts.train, blocks), taught, GATES, seed)
     chosen = choose_gates(subject, parts, fitted, GATES)
     best = best_gates(fitted, chosen)
     gated = _alone(subject, parts, {b: (maps[b], best[b]) for b in blocks})
-    share = {b: gated.linear[b][b].mean(1) for b in blocks}
-    drawn = {}
-    for draw, b in [(draw, b) for draw in draws for b in blocks]:
-        drawn[draw, b] = maps[b], random_mask(parts.report, share[b].mean(), draw + b)
-    random = _alone(subject, parts, drawn) if drawn else None
+    # In one sweep, and so in the order of notebook 08, whose batches this one finds.
+    constants = {"nothing": deletions(subject), "mean output": mean_outputs(means)}
+    keyed = {(b, what): part[b] for what, part in constants.items() for b in blocks}
+    _, constant = swap_sweep(subject, parts.report, keyed)
+    coins = {b: random_mask(parts.report, HALF, seed + b) for b in blocks}
+    tossed = _alone(subject, parts, {b: (maps[b], coins[b]) for b in blocks})
+    random = {
+        b: RandomRouter.measured(shown.base, tossed.losses[b], coins[b][:, :-1], shown.by_block[b])
+        for b in blocks
+    }
     seen, cut = Inputs(subject, parts.choose, blocks), {}
     for b in blocks:
         x = torch.from_numpy(seen(b))
@@ -97,10 +128,13 @@ def survey(
         parts.report.document.numpy(),
         shown.base,
         {b: shown.base + d for b, d in shown.by_block.items()},
+        {b: constant[b, "nothing"] for b in blocks},
+        {b: constant[b, "mean output"] for b in blocks},
         gated.losses,
         chosen.kind,
-        share,
-        random.losses if random else {},
+        chosen.table.groupby("block").cost.min().to_dict(),
+        {b: gated.linear[b][b] for b in blocks},
+        random,
         level.losses,
         {key: level.share(key) for key in cut},
         fitted,
@@ -111,39 +145,3 @@ def _alone(subject: Subject, parts: Protocol, pairs: Mapping) -> Routed:
     """Each (map, gate) in its block alone; keys are a block, or (anything, block)."""
     where = lambda key: key[1] if isinstance(key, tuple) else key
     return routed_losses(subject, parts.report, {k: {where(k): p} for k, p in pairs.items()})
-
-
-def table8(surveys: Sequence[Survey]) -> pd.DataFrame:
-    """Balogh's Table 8 and the columns it lacks, a row a model; costs in percent of the base.
-
-    blocks_are: parallel or sequential. linear_percent: average over blocks. below_base: blocks
-    whose chosen gate costs less than nothing; random_below_base: the same of random routers, mean
-    over draws. median_…: over blocks, all linear, gated, random, and the linear gate cut at the
-    share EQUAL."""
-    rows = []
-    for s in surveys:
-        cost = {what: 100 * np.expm1(s.rise(what).mean(1)) for what in ("linear", "gated")}
-        draws = dict.fromkeys(draw for draw, _ in s.random)
-        random = [100 * np.expm1(s.rise("random", draw).mean(1)) for draw in draws]
-        equal = 100 * np.expm1(s.rise("equal", "linear").mean(1))
-        best = sorted(s.gated)[int(cost["gated"].argmin())]
-        rows.append(
-            {
-                "model": s.model,
-                "blocks_are": "parallel" if s.parallel else "sequential",
-                "params_millions": s.n_params / 1e6,
-                "base_ppl": perplexity(s.base),
-                "blocks": len(s.gated),
-                "best_block": best,
-                "best_cost": cost["gated"].min(),
-                "its_gate": s.kind[best],
-                "linear_percent": 100 * np.mean(list(s.share.values())),
-                "below_base": int((cost["gated"] < 0).sum()),
-                "random_below_base": np.mean([(r < 0).sum() for r in random]) if random else np.nan,
-                "median_linear": np.median(cost["linear"]),
-                "median_gated": np.median(cost["gated"]),
-                "median_random": np.median(np.mean(random, axis=0)) if random else np.nan,
-                "median_at_40": np.median(equal),
-            }
-        )
-    return pd.DataFrame(rows)
