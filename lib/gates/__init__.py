@@ -11,11 +11,13 @@ from lib.gates.across import (
     ratio_over_documents,
     ratio_over_seeds,
 )
+from lib.gates.allowance import needed, needed_less, step_of
 from lib.gates.auc import auc_table, clustered_auc, score_table
 from lib.gates.compound import (
     all_costs,
     gated,
     inflation,
+    less_each,
     less_random,
     one_by_one,
     over_draws,
@@ -25,6 +27,7 @@ from lib.gates.compound import (
     saved_interval,
     share_interval,
 )
+from lib.gates.controls import HEAVIEST, as_many, sparing_heaviest
 from lib.gates.delta import Deltas, deltas, single_deltas, tails
 from lib.gates.evaluations import Evaluations, evaluations, single_effects
 from lib.gates.fit_rows import rows_per_feature
@@ -46,7 +49,6 @@ from lib.gates.frontier import (
     linear_share,
     lowest,
     masked,
-    needed,
     router_points,
 )
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
@@ -82,6 +84,7 @@ from lib.gates.survey import EQUAL, Survey, survey, table8
 __all__ = [
     "EQUAL",
     "GATES",
+    "HEAVIEST",
     "MASSIVE_TIMES",
     "MLP",
     "PAIRS",
@@ -99,6 +102,7 @@ __all__ = [
     "Survey",
     "Work",
     "all_costs",
+    "as_many",
     "at_depths",
     "at_random",
     "auc_table",
@@ -133,6 +137,7 @@ __all__ = [
     "inflation",
     "labels",
     "learners",
+    "less_each",
     "less_random",
     "linear_share",
     "log_size",
@@ -145,6 +150,7 @@ __all__ = [
     "median_cost",
     "nearest_pairs",
     "needed",
+    "needed_less",
     "norm_limits",
     "on_training_text",
     "one_by_one",
@@ -176,9 +182,11 @@ __all__ = [
     "single_deltas",
     "single_effects",
     "spare",
+    "sparing_heaviest",
     "speed_ratios",
     "split_half",
     "spread",
+    "step_of",
     "survey",
     "table8",
     "table_miss",
