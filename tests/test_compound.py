@@ -17,6 +17,7 @@ from lib.gates import (
     fit_gate,
     gated,
     inflation,
+    less_each,
     less_random,
     one_by_one,
     paired_seconds,
@@ -49,7 +50,7 @@ def setting(request):
     return subject, parts, gate, torch.from_numpy(x)
 
 
-@pytest.mark.parametrize("share", [0, 0.3, 1])
+@pytest.mark.parametrize("share", [0, 0.02, 0.3, 1])
 def test_routed_and_masked_agree(setting, share):
     subject, parts, gate, x = setting
     gate = with_share(gate, x, share)
@@ -112,10 +113,15 @@ def test_all_gates_at_once_and_one_at_a_time(setting):
     assert table.cost[0] == pytest.approx(np.expm1((found.losses[1] - found.base).mean()))
     masks = found.linear["both"]
     assert share_interval(masks, document).value == pytest.approx(found.share("both"))
-    costs = all_costs(pooled(found, found), {1: 1, 4: 4}, ["both"], [1, 4], document)
+    costs = all_costs(pooled(found, found), {1: 1, 4: 4}, ["both"], {"random": [1, 4]}, document)
     single = [(found.losses[b] - found.base).mean() for b in (1, 4)]
-    assert costs["sum of single costs"].value == pytest.approx(np.expm1(sum(single)))
-    assert costs["random, same shares"].value == pytest.approx(np.expm1(single).mean())
+    assert costs["single costs compounded"].value == pytest.approx(np.expm1(sum(single)))
+    assert costs["random"].value == pytest.approx(np.expm1(single).mean())
+    both = {1: 1, 4: 4}, "both", ["both"], {"random": [1, 4]}
+    apart = less_each(found, *both, document)
+    assert set(apart) == {"single costs compounded", "random"}
+    for name, less in apart.items():
+        assert less.value == pytest.approx(costs["both"].value - costs[name].value)
     random = same_shares(parts.maps, masks, parts.report, 0)
     assert random[1][1].mean() == pytest.approx(masks[1].mean(), abs=0.1)
 

@@ -10,8 +10,10 @@ from torch import nn
 
 from lib.base import InputError
 from lib.gates import (
+    HEAVIEST,
     Inputs,
     Routed,
+    as_many,
     at_random,
     below,
     by_layer,
@@ -26,6 +28,7 @@ from lib.gates import (
     lowest,
     masked,
     needed,
+    needed_less,
     protocol,
     refit,
     regression,
@@ -33,15 +36,19 @@ from lib.gates import (
     routed_losses,
     router_points,
     single_effects,
+    sparing_heaviest,
     split_half,
+    step_of,
     validity,
     values,
 )
-from lib.gates.frontier import crossing
+from lib.gates.allowance import crossing
+from lib.gates.figures_budget import _read
 from lib.gates.routing import routed
 from lib.linear import svd_ridge
 from lib.models import load_subject
 from lib.models.hooks import capture, record, swap
+from lib.stats.intervals import Interval
 from lib.swaps import swap_sweep, token_losses
 from lib.texts import cut_windows, load_corpus
 
@@ -84,6 +91,17 @@ def test_layers_go_whole_and_the_last_in_part():
     assert shares(0.375) == [0, 1, 0.5, 0]
 
 
+def test_the_heaviest_go_last_and_counts_by_block_are_met():
+    norm = {b: np.random.default_rng(b).random((20, 50)) for b in (1, 4)}
+    score = sparing_heaviest(norm, 3)
+    linear = {1: np.arange(50)[None] < np.full((20, 1), 40), 4: np.zeros((20, 50), dtype=bool)}
+    masks = as_many(score, linear)
+    assert [int(masks[b].sum()) for b in (1, 4)] == [800, 0]
+    assert not (masks[1][:, :-1] & (norm[1] > np.quantile(norm[1], 1 - HEAVIEST))).any()
+    plain = as_many(at_random([1, 4], norm[1], 3), linear)
+    assert (plain[1] == masks[1]).mean() > 0.95 and not masks[1][:, -1].any()
+
+
 def test_a_cut_of_the_other_half_meets_the_share():
     score = at_random(range(4), np.zeros((40, 50)), 0)
     document = np.arange(40) // 2
@@ -114,9 +132,21 @@ def test_the_share_that_a_cost_allows_in_a_known_world():
     found = Routed(base, losses, linear)
     left = needed(found, points, n, np.arange(60) // 3, float(np.expm1(0.1)))
     assert left.value == pytest.approx(0.5) and left.low == pytest.approx(left.high)
+    # Read between 0.3 and 0.5; twice as dear a router may send half as much, in every document.
+    assert step_of(found, points, n, 0.6) == pytest.approx(0.2)
+    assert step_of(found, points, n, 0.9) == pytest.approx(0.3)
+    dear = {("dear", s): base + 2 * (losses["router", s] - base) for _, s in points}
+    more = Routed(base, losses | dear, linear | {("dear", p[1]): linear[p] for p in points})
+    cost, document = float(np.expm1(0.1)), np.arange(60) // 3
+    less = needed_less(more, points, list(dear), n, document, cost)
+    assert less.value == pytest.approx(-0.25) and less.low == pytest.approx(less.high)
     table = frontier(found, points, n, np.arange(60) // 3)
     assert table.nonlinear.tolist() == pytest.approx([0.7, 0.5, 0.0])  # 3 of 10 positions
     np.testing.assert_allclose(table.cost, np.expm1((1 - table.nonlinear) / 5))
+    # A figure's curve passes where the table reads it.
+    everything = Interval(float(np.expm1(0.2)), np.nan, np.nan)
+    left, read = _read(table.sort_values("nonlinear", ascending=False)[:2], everything)
+    assert np.interp(-60, -left, read) == pytest.approx(100 * np.expm1(0.08), abs=0.01)
     (less,) = compared(found, {"x": (points[0], points[2])}, np.arange(60) // 3).values()
     assert less.high < 0
 
@@ -184,6 +214,9 @@ def test_effects_of_single_evaluations_and_what_orders_them(setting):
     assert effects[2][3] == pytest.approx(expected, abs=1e-4)
     found = evaluations(subject, windows, parts.maps)
     assert validity(found.gradient, positions, effects).value > 0.8
+    assert validity(found.gradient, positions, effects, within=True).value > 0.5
+    between = {b: np.full_like(v, effects[b].mean()) for b, v in found.gradient.items()}
+    assert np.isnan(validity(between, positions, effects, within=True).value)
     noise = at_random(parts.maps, found.gradient[0], 3)
     assert abs(validity(noise, positions, effects).value) < 0.4
 
@@ -193,7 +226,7 @@ def test_reliability_of_a_type_and_of_noise(setting):
     at = windows.tokens[:, :-1].numpy()
     of_type = {b: np.sin(at * (b + 1.0)) + b for b in range(4)}
     found = split_half(of_type, windows)
-    assert found.by_block == 1 and found.by_type > 0.99
+    assert found.by_block == 1 and found.by_type > 0.99 and found.types > 5
     noise = {b: np.random.default_rng(b).normal(size=at.shape) for b in range(4)}
     assert abs(split_half(noise, windows).by_type) < 0.3
 

@@ -16,11 +16,13 @@ from lib.gates.across import (
     unlearned,
 )
 from lib.gates.across_tables import medians, table8, wins_table
+from lib.gates.allowance import needed, needed_less, step_of
 from lib.gates.auc import auc_table, clustered_auc, score_table
 from lib.gates.compound import (
     all_costs,
     gated,
     inflation,
+    less_each,
     less_random,
     one_by_one,
     over_draws,
@@ -30,6 +32,7 @@ from lib.gates.compound import (
     saved_interval,
     share_interval,
 )
+from lib.gates.controls import HEAVIEST, as_many, sparing_heaviest
 from lib.gates.delta import Deltas, deltas, single_deltas, tails
 from lib.gates.evaluations import Evaluations, evaluations, single_effects
 from lib.gates.fit_rows import divide_kept, with_rows
@@ -51,7 +54,6 @@ from lib.gates.frontier import (
     linear_share,
     lowest,
     masked,
-    needed,
     router_points,
 )
 from lib.gates.gate import GATES, MLP, Labels, compositions, fit_gate, gate_parameters, labels
@@ -87,6 +89,7 @@ from lib.gates.survey import EQUAL, Survey, survey
 __all__ = [
     "EQUAL",
     "GATES",
+    "HEAVIEST",
     "MASSIVE_TIMES",
     "MLP",
     "PAIRS",
@@ -104,6 +107,7 @@ __all__ = [
     "Survey",
     "Work",
     "all_costs",
+    "as_many",
     "at_depths",
     "at_random",
     "auc_table",
@@ -138,6 +142,7 @@ __all__ = [
     "inflation",
     "labels",
     "learners",
+    "less_each",
     "less_random",
     "linear_share",
     "log_size",
@@ -151,6 +156,7 @@ __all__ = [
     "medians",
     "nearest_pairs",
     "needed",
+    "needed_less",
     "norm_limits",
     "on_training_text",
     "one_by_one",
@@ -184,9 +190,11 @@ __all__ = [
     "single_deltas",
     "single_effects",
     "spare",
+    "sparing_heaviest",
     "speed_ratios",
     "split_half",
     "spread",
+    "step_of",
     "survey",
     "table8",
     "table_miss",

@@ -14,9 +14,13 @@ from lib.gates.protocol import Protocol
 from lib.gates.routing import Route, Routed, random_mask, routed_losses
 from lib.models.subjects import Subject
 from lib.stats.intervals import Interval, clustered
+from lib.stats.joint import joint_level
 from lib.stats.ratios import influence
 from lib.swaps.costs import as_costs, joint_costs
 from lib.texts.windows import Windows
+
+COMPOUNDED = "single costs compounded"
+"""the cost that the losses of single blocks add up to: as perplexities, the single ones compound"""
 
 
 def gated(maps: Mapping[int, nn.Module], gates: Mapping[int, nn.Module]) -> Route:
@@ -67,16 +71,39 @@ def less_random(found: Routed, route: Hashable, draws: Sequence, document) -> In
 
 
 def all_costs(
-    found: Routed, alone: Mapping[int, Hashable], others: Iterable, draws: Sequence, document
-) -> dict[str, Interval]:
-    """Costs as fractions of the base perplexity, 95% over documents each: what the single losses of
-    the routes `alone` {block: route} add up to, each of the routes `others`, and the mean of the
-    random routes `draws`."""
+    found: Routed,
+    alone: Mapping[int, Hashable],
+    others: Iterable,
+    draws: Mapping[str, Sequence],
+    document,
+) -> dict[Hashable, Interval]:
+    """Costs as fractions of the base perplexity, 95% over documents each: COMPOUNDED of the routes
+    `alone` {block: route}, each of the routes `others`, and the mean of each set of random routes
+    `draws` {name: routes}."""
     of = lambda mean: Interval(*(float(np.expm1(v)) for v in (mean.value, mean.low, mean.high)))
     left = lambda route: (found.losses[route] - found.base).mean(1)
-    costs = {"sum of single costs": of(clustered(sum(map(left, alone.values())), document))}
+    costs = {COMPOUNDED: of(clustered(sum(map(left, alone.values())), document))}
     costs |= {route: of(clustered(left(route), document)) for route in others}
-    return costs | {"random, same shares": clustered(over_draws(found, draws), document)}
+    return costs | {name: clustered(over_draws(found, d), document) for name, d in draws.items()}
+
+
+def less_each(
+    found: Routed,
+    alone: Mapping[int, Hashable],
+    together: Hashable,
+    others: Iterable,
+    draws: Mapping[str, Sequence],
+    document,
+) -> dict[Hashable, Interval]:
+    """Cost of the route `together` less each of the others of `all_costs`, fractions of the base
+    perplexity: 95% over documents, paired, for all of them at once."""
+    base = found.base
+    singles = base + sum(found.losses[route] - base for route in alone.values())
+    costs = {COMPOUNDED: as_costs(base, singles)}
+    costs |= {r: as_costs(base, found.losses[r]) for r in others if r != together}
+    costs |= {name: over_draws(found, d) for name, d in draws.items()}
+    own, level = as_costs(base, found.losses[together]), joint_level(len(costs))
+    return {name: clustered(own - cost, document, level) for name, cost in costs.items()}
 
 
 def one_by_one(found: Routed, alone: Mapping[int, Hashable], document) -> pd.DataFrame:

@@ -1,5 +1,5 @@
 """The budget curve: perplexity against the share of FFN evaluations that stay nonlinear, over the
-whole network, and what share a cost allows (beyond Balogh §4.5).
+whole network (beyond Balogh §4.5).
 
 An evaluation is one block at one position. A router ranks them all by a score; the lowest go down
 the linear path.
@@ -13,7 +13,7 @@ from torch import nn
 
 from lib.base.errors import InputError
 from lib.gates.routing import Route, Routed, padded
-from lib.stats.intervals import Interval, bootstrap, clustered
+from lib.stats.intervals import Interval, clustered
 from lib.stats.joint import joint_level
 from lib.swaps.costs import as_costs, joint_costs
 
@@ -141,47 +141,6 @@ def frontier(found: Routed, points: Sequence[Point], n_blocks: int, document) ->
                 }
             )
     return pd.DataFrame(rows)
-
-
-def needed(
-    found: Routed,
-    points: Sequence[Hashable],
-    n_blocks: int,
-    document,
-    cost: float,
-    resamples: int = 1000,
-    seed: int = 42,
-) -> Interval:
-    """Share of the evaluations that must stay nonlinear for a cost of at most `cost`, a fraction of
-    the base perplexity, by the points of one router, with a 95% bootstrap over documents.
-
-    The mean loss difference is read linearly between the points, from none at share 1, and the
-    share is where it first exceeds log(1 + cost). `points` may end with the route that is linear
-    everywhere; where the cost is never exceeded, the share is that of the last point.
-    """
-    shares = np.array([linear_share(found, point, n_blocks) for point in points])
-    order = np.argsort(shares)
-    excess = np.stack([(found.losses[points[k]] - found.base).mean(1) for k in order])
-    _, index = np.unique(np.asarray(document), return_inverse=True)
-    sums = np.stack([np.bincount(index, row) for row in excess])  # [points, documents]
-    sizes, shares = np.bincount(index), shares[order]
-
-    def share(drawn: np.ndarray) -> float:
-        mean = sums[:, drawn].sum(1) / sizes[drawn].sum()
-        return 1 - crossing(shares, mean, np.log1p(cost))
-
-    return bootstrap(share, np.arange(len(sizes)), seed=seed, resamples=resamples)
-
-
-def crossing(shares: np.ndarray, values: np.ndarray, limit: float) -> float:
-    """Where a curve through (0, 0) and the points, shares ascending, first exceeds `limit`; the
-    last share if it never does."""
-    xs, ys = np.r_[0.0, shares], np.r_[0.0, values]
-    for left, right in zip(range(len(xs) - 1), range(1, len(xs)), strict=True):
-        if ys[right] > limit:
-            part = (limit - ys[left]) / (ys[right] - ys[left])
-            return float(xs[left] + part * (xs[right] - xs[left]))
-    return float(xs[-1])
 
 
 def compared(found: Routed, pairs: Mapping[Hashable, tuple], document) -> dict[Hashable, Interval]:
