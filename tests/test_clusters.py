@@ -91,7 +91,7 @@ def test_regions_of_need_are_seen(found):
 def test_a_cluster_less_the_rest_of_its_block_is_paired_over_documents(found):
     worlds, of = found
     level = np.random.default_rng(3).normal(0, 1, N // 10)[DOCUMENT][:, None]
-    learn, test = ({0: delta[0] + level} for delta in needs(worlds, 0.5 * NEED, 0.02))
+    learn, test = ({0: delta[0] + level} for delta in needs(worlds, NEED, 0.02))
     table = cluster_table(of, learn, test, DOCUMENT)
     dear = table[table["need"] > table["need"].median() + 0.2]
     assert len(dear) and dear.stands_out.all()
