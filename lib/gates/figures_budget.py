@@ -5,13 +5,15 @@ from collections.abc import Mapping
 import matplotlib.pyplot as plt
 import numpy as np
 
-from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis, percent_axis
+from lib.base.style import COLOURS, MARKERS, SUBJECT, block_axis, percent_axis, percent_scale
 from lib.stats.intervals import Interval
 
 LIMITS = (1, 5, 10)
 """percent of the base perplexity at which the curve is read"""
 MOST = 3000
 """percent beyond which the curve is not drawn"""
+WIDE = 500
+"""percent beyond which costs of all gates together need a logarithmic axis"""
 DODGE = 0.4
 """percent of the evaluations by which the markers of a panel's routers stand apart"""
 
@@ -42,6 +44,8 @@ def compound_figure(blocks, together: Mapping[str, Interval], name: str) -> plt.
     bars = np.nan_to_num([value - ends[:, 0], ends[:, 1] - value])
     rows = np.arange(len(together))
     both.errorbar(value, rows, xerr=bars, fmt="s", color=COLOURS[0], capsize=3)
+    if max(value) > WIDE:
+        percent_scale(both, "x", value, linear_to=10.0)
     both.axvline(0, color="#777777", lw=1)
     both.set_yticks(rows, list(together))
     both.set(ylim=(len(rows) - 0.5, -0.5), title="All at once")
