@@ -46,6 +46,7 @@ def compound_figure(blocks, together: Mapping[str, Interval], name: str) -> plt.
     both.errorbar(value, rows, xerr=bars, fmt="s", color=COLOURS[0], capsize=3)
     if max(value) > WIDE:
         percent_scale(both, "x", value, linear_to=10.0)
+        both.set_xlim(left=min(-0.5, 1.6 * 100 * min(i.low for i in together.values())))
     both.axvline(0, color="#777777", lw=1)
     both.set_yticks(rows, list(together))
     both.set(ylim=(len(rows) - 0.5, -0.5), title="All at once")
