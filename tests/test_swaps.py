@@ -39,6 +39,26 @@ def test_healing_the_original_lowers_its_training_loss_and_leaves_the_model_alon
     assert losses[block, "original", 42].mean() < base.mean()
 
 
+def test_a_capture_runs_no_further_than_its_last_block_and_leaves_the_model_alone(
+    tiny, tiny_windows
+):
+    few, reached = tiny_windows[:3], []
+    before = token_losses(tiny, few)
+    handles = [
+        block.ffn.register_forward_hook(lambda *_, i=block.index: reached.append(i))
+        for block in tiny.blocks
+    ]
+    both = capture(tiny, few, [1, 0], batch=2)
+    for handle in handles:
+        handle.remove()
+    assert reached == [0, 1, 0, 1]  # two batches
+    everything = capture(tiny, few, range(len(tiny)), batch=2)
+    for block in both:
+        for side, same in zip(both[block], everything[block]):
+            assert side.shape == (3, few.seq_len, tiny.d_model) and torch.equal(side, same)
+    assert torch.equal(before, token_losses(tiny, few))
+
+
 def test_healing_resumed_from_the_stream_is_healing_from_the_start(tiny, tiny_windows):
     """One step by hand, through the whole model."""
     few, block = tiny_windows[:2], 2

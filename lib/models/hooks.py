@@ -73,11 +73,18 @@ def capture(
 
     def keep(block: int, x: torch.Tensor, y: torch.Tensor) -> None:
         rows[block].append([side.to("cpu", copy=True) for side in (x, y)])
+        if block == max(blocks):
+            raise _Enough
 
     with record(subject, on_ffn=keep, blocks=blocks):
         for chunk in windows.tokens.split(batch):
-            forward_body(subject, chunk)
+            with contextlib.suppress(_Enough):
+                forward_body(subject, chunk)
     return {i: tuple(torch.cat(side) for side in zip(*parts)) for i, parts in rows.items()}
+
+
+class _Enough(Exception):
+    """Leaves a forward pass where nobody wants the rest of it."""
 
 
 def get_block(subject: Subject, index: int) -> Block:
