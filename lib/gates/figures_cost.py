@@ -158,6 +158,8 @@ def size_figure(ours: pd.DataFrame, printed: pd.DataFrame) -> plt.Figure:
         span = {"color": COLOURS[k], "lw": 4, "alpha": 0.7, "ls": ("-", "--")[k], "label": family}
         paper.vlines(rows.n_params, rows.cheapest, rows.dearest, **span)
     paper.set_xscale("log")
+    paper.set_xticks([2e8, 5e8, 1e9, 2e9], ["200 M", "500 M", "1,000 M", "2,000 M"])
+    paper.minorticks_off()
     paper.set(
         xlabel="parameters of the model", title="Printed: cheapest to dearest block of Table 3"
     )
