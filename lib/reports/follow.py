@@ -11,7 +11,7 @@ from lib.base import ROOT
 from lib.reports import live
 from lib.reports.plan import Plan, Task, title
 
-MINUTES = {"smoke": 0.5, "laptop": 3, "study": 15, "paper": 30}
+MINUTES = {"smoke": 0.5, "laptop": 6, "study": 15, "paper": 30}
 """what a report takes about, where no earlier run says it"""
 
 
