@@ -160,7 +160,7 @@ def a_run(names, seconds=0):
     figure, ax = plt.subplots(figsize=(2, 1))
     ax.plot([0, 1])
     run.figure(figure, "line", alt="A line.")
-    run.provenance(documents=7, tokens_per_second=seconds)
+    run.provenance(documents=7, tokens_per_second=seconds, ffn_microseconds=seconds + 1)
     return run.folder
 
 

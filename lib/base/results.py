@@ -17,7 +17,7 @@ from lib.base.kept import MANIFEST, seal, sealed, unlike
 
 COLD = "cold time"
 PROVENANCE = "provenance.json"
-CLOCK = re.compile(rf"{COLD}|\w+_per_second")
+CLOCK = re.compile(rf"{COLD}|\w+_(per_second|microseconds)")
 """facts of a provenance that no second run repeats"""
 WRITTEN = (".csv", ".png", ".svg")
 """endings of what a run writes beside its provenance and its manifest"""

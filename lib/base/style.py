@@ -112,6 +112,7 @@ def number_points(ax: plt.Axes, table, x: str, y: str, lettered: str = SUBJECT) 
         *points.T,
         ax=ax,
         expand=(1.5, 1.6),
+        iter_lim=300,  # else it stops after a second, and no run repeats another's picture
         arrowprops={"arrowstyle": "-", "color": "#999999", "lw": 0.6},
     )
 
