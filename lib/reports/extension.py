@@ -5,19 +5,19 @@ import re
 from pathlib import Path
 
 import nbformat
-from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 from lib.reports import pages
+from lib.reports.keep import drop_bars
 from lib.reports.page import Page
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([\w./@+-]+\.(?:ipynb|md|csv|py))(#[^)\s]*)?\)")
 
 
 def readable(notebook, title: str, folder: Path) -> bool:
-    """Make an executed notebook a page, in place: code folded but for parameters, the last state
-    of progress bars, an alternative text on every figure, and words instead of links to files that
+    """Make an executed notebook a page, in place: code folded but for parameters, no progress
+    bars, an alternative text on every figure, and words instead of links to files that
     are not in `folder`, where it lies. Return whether there was such a link."""
-    CoalesceStreamsPreprocessor().preprocess(notebook, {})
+    drop_bars(notebook)
     before = [text for text, _ in _prose(notebook)]
     for text, place in _prose(notebook):
         place[0][place[1]] = LINK.sub(lambda m: m[0 if (folder / m[2]).exists() else 1], text)

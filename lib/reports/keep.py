@@ -1,17 +1,31 @@
-"""What an executed notebook keeps of the committed one: every output that says the same."""
+"""What an executed notebook keeps: of its outputs no progress bar, of the committed one every
+output that says the same."""
 
 import base64
 import copy
 import hashlib
 import re
 
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+
 from lib.base.results import COLD
 from lib.reports.pictures import pixels
 
-# What passes from run to run without a change of content: a progress bar, whose line may also be
-# missing when its steps come from the cache; the times of the provenance line; addresses in memory.
+# What passes from run to run without a change of content: the times of the provenance line and
+# addresses in memory; and progress bars, which are for who waits.
 BAR = re.compile(r"^.*\d+%\|.*\[\d\d:\d\d.*\n?", re.MULTILINE)
 PASSING = re.compile(rf"{COLD} \d+ s \(this run \d+ s\)|(?<= at )0x[0-9a-f]+")
+
+
+def drop_bars(notebook) -> None:
+    """Take progress bars out of what an executed notebook printed, in place."""
+    CoalesceStreamsPreprocessor().preprocess(notebook, {})
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                output.text = BAR.sub("", output.text)
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if o.get("text") != ""]
 
 
 def keep(executed, committed) -> None:

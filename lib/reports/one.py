@@ -20,6 +20,7 @@ from pathlib import Path
 from lib.base import ROOT, InputError, whole
 from lib.base.results import is_sealed
 from lib.reports import live
+from lib.reports.keep import drop_bars
 from lib.reports.plan import Task
 
 DRIVEN = "NONLINEARITY_SERIES"
@@ -81,12 +82,13 @@ def sentence(ename: str, evalue: str) -> str:
 
 def page(notebook: Path) -> Path:
     """Make the page of an executed notebook, beside it."""
+    import nbformat
     from nbconvert import HTMLExporter
-    from traitlets.config import Config
 
-    # coalescing leaves the last state of a progress bar on the page instead of every one
-    options = Config({"CoalesceStreamsPreprocessor": {"enabled": True}})
-    text, _ = HTMLExporter(config=options).from_filename(str(notebook))
+    executed = nbformat.read(notebook, as_version=4)
+    drop_bars(executed)
+    name = {"metadata": {"name": notebook.stem.removesuffix(".part")}}
+    text, _ = HTMLExporter().from_notebook_node(executed, resources=name)
     with whole(notebook.with_suffix(".html")) as part:
         part.write_text(text)
     return notebook.with_suffix(".html")

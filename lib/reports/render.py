@@ -1,8 +1,8 @@
 """Execute notebooks in place: what `make render` does with the committed ones.
 
 Papermill does the work; here are only the rules that a committed notebook keeps: what stands in it
-is what was executed, no widgets, no injected cell, one line of each progress bar, a digest of the
-executed code, and not a byte new where nothing new is said.
+is what was executed, no widgets, no injected cell, no progress bar, a digest of the executed
+code, and not a byte new where nothing new is said.
 """
 
 import argparse
@@ -15,12 +15,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
-from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 from lib.base.errors import InputError, unknown
 from lib.base.paths import ROOT, sha256, whole
 from lib.reports.digest import code_digest
-from lib.reports.keep import keep
+from lib.reports.keep import drop_bars, keep
 from lib.reports.plan import asked
 from lib.reports.report import COMMITTING
 
@@ -71,7 +70,7 @@ def _reason(executed: Path) -> str:
 
 def tidy(notebook) -> None:
     """Make an executed notebook fit to be committed, in place."""
-    CoalesceStreamsPreprocessor().preprocess(notebook, {})
+    drop_bars(notebook)
     notebook.metadata.pop("widgets", None)
     notebook.metadata.pop("papermill", None)
     notebook.metadata["executed_code_sha256"] = code_digest(notebook)
