@@ -78,18 +78,21 @@ def main() -> None:
     measured, found = seconds(lambda: recoverability(subject, data))
     print(
         f"{subject}\n{data}\n{data.n_tokens:,} tokens, {torch.get_num_threads()} threads, "
-        f"{subject.device}"
+        f"{subject.device}",
+        flush=True,
     )
     print(
         f"measured pass: {measured:.1f} s = {measured / forward:.2f} x a plain forward pass "
-        f"({forward:.1f} s)"
+        f"({forward:.1f} s)",
+        flush=True,
     )
     tail = data[-8:]
     whole, _ = seconds(lambda: whole_network_sweep(subject, tail, found.maps))
     sweep, _ = seconds(lambda: swap_sweep(subject, tail, found.maps))
     print(
         f"swap sweep over {len(subject)} blocks: {sweep:.1f} s = {sweep / whole:.2f} x "
-        f"evaluating the whole network once per block ({whole:.1f} s)"
+        f"evaluating the whole network once per block ({whole:.1f} s)",
+        flush=True,
     )
     if options.no_memory:
         return

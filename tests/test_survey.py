@@ -13,6 +13,7 @@ from lib.gates import (
     Survey,
     base_miss,
     below_base,
+    by_seed,
     divide_kept,
     ends_over_middle,
     fit_facts,
@@ -27,7 +28,6 @@ from lib.gates import (
     protocol,
     ratio_over_documents,
     ratio_over_seeds,
-    seeds_without_ratio,
     share_over_seeds,
     spare,
     survey,
@@ -158,7 +158,7 @@ def test_families_that_differ_and_families_that_do_not():
     assert same.low < 0.5 < same.high < 0.72
     none = [known([-0.1, -0.2, -0.1], seed=k) for k in range(3)]
     assert np.isnan(ratio_over_seeds(none, dear, of).value)
-    assert seeds_without_ratio(none, dear, of) == 3 and not seeds_without_ratio(dear, alike, of)
+    assert np.isnan(by_seed(none, dear, of)).all() and np.isfinite(by_seed(dear, alike, of)).all()
 
 
 def test_a_divide_that_a_constant_has_too_is_none_beside_it():

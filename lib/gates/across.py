@@ -53,13 +53,18 @@ def log(value: float) -> float:
 def ratio_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> Interval:
     """`of` the first family over that of the second, models paired by seed: the mean log ratio with
     its 95% interval over seeds, carried through exp. nan where a seed has no positive cost."""
+    return transformed(over_seeds(np.log(by_seed(ones, others, of))), np.exp)
+
+
+def by_seed(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> list[float]:
+    """The ratio of `ratio_over_seeds` at each seed; nan where either is not above 0."""
     logs = [log(of(a, _plain(a))) - log(of(b, _plain(b))) for a, b in zip(ones, others)]
-    return transformed(over_seeds(logs), np.exp)
+    return np.exp(logs).tolist()
 
 
-def seeds_without_ratio(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> int:
-    """Seeds at which `of` a model of either family is not above 0, so that there is no ratio."""
-    return sum(not min(of(a, _plain(a)), of(b, _plain(b))) > 0 for a, b in zip(ones, others))
+def difference_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> Interval:
+    """`of` the first family less that of the second, paired by seed, 95% over seeds."""
+    return over_seeds([of(a, _plain(a)) - of(b, _plain(b)) for a, b in zip(ones, others)])
 
 
 def share_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> Interval:

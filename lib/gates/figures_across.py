@@ -79,5 +79,5 @@ def _by_seed(
     ax.set_ylabel("median over blocks, % of the base")
     ax.set_title("Trained here, a line a seed")
     ax.set_xlim(-0.5, len(names) - 0.5)
-    percent_axis(ax, shown)
+    percent_axis(ax, shown, linear_to=0.1 if max(shown) < 0.5 else 1.0)
     ax.legend(bbox_to_anchor=(0.5, -0.2), ncols=1, **LEGEND)

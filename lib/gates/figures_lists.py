@@ -38,7 +38,9 @@ def types_figure(pairs, name: str) -> plt.Figure:
         for scale in (ax.set_xscale, ax.set_yscale):
             scale("symlog", linthresh=0.05)
         for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_locator(mpl.ticker.FixedLocator([-1, -0.1, 0, 0.1, 1]))
+            axis.set_major_locator(
+                mpl.ticker.FixedLocator([-1, -0.3, -0.1, -0.05, 0, 0.05, 0.1, 0.3, 1])
+            )
             axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
             axis.set_minor_locator(mpl.ticker.NullLocator())
         ax.set(xlabel="mean δ in the list's documents, nats", title=title)
