@@ -3,6 +3,7 @@ its own, in a folder with a space."""
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,8 @@ def start(root: Path, python: str = sys.executable, **variables: str) -> subproc
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # In the background of a script processes ignore what Ctrl-C sends, and hand that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
