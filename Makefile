@@ -16,6 +16,8 @@ override PAPER := $(value PAPER)
 override N := $(value N)
 override JOBS := $(value JOBS)
 export NONLINEARITY_OPTIONS PROFILE MODEL CORPUS SEED PAPER N JOBS
+# Set-up compiles nothing (see below), so that what the first import compiles must be kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: report test faults cluster lint lab render notebook site bench setup clean
 
