@@ -13,7 +13,6 @@ from lib.gates import (
     Survey,
     base_miss,
     below_base,
-    by_seed,
     divide_kept,
     ends_over_middle,
     fit_facts,
@@ -28,6 +27,7 @@ from lib.gates import (
     protocol,
     ratio_over_documents,
     ratio_over_seeds,
+    ratio_text,
     share_over_seeds,
     spare,
     survey,
@@ -38,6 +38,7 @@ from lib.gates import (
     wins_table,
     with_rows,
 )
+from lib.gates.across import by_seed
 from lib.gates.printed import BLOCKS
 from lib.gates.routers import RandomRouter
 from lib.gates.sizes import Priced
@@ -159,6 +160,7 @@ def test_families_that_differ_and_families_that_do_not():
     none = [known([-0.1, -0.2, -0.1], seed=k) for k in range(3)]
     assert np.isnan(ratio_over_seeds(none, dear, of).value)
     assert np.isnan(by_seed(none, dear, of)).all() and np.isfinite(by_seed(dear, alike, of)).all()
+    assert ratio_text(none, dear, of).startswith("undefined (by seed none, none, none); as a diff")
 
 
 def test_a_divide_that_a_constant_has_too_is_none_beside_it():

@@ -13,6 +13,7 @@ from lib.stats.intervals import Interval
 from lib.stats.joint import joint_level, over_seeds
 from lib.stats.ratios import jackknife, transformed
 from lib.stats.resampled import over_documents, weighted_mean
+from lib.stats.verdicts import interval_text
 
 Weight = np.ndarray
 """[n], of the windows of a survey"""
@@ -58,19 +59,29 @@ def ratio_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -
 
 def by_seed(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> list[float]:
     """The ratio of `ratio_over_seeds` at each seed; nan where either is not above 0."""
-    logs = [log(of(a, _plain(a))) - log(of(b, _plain(b))) for a, b in zip(ones, others)]
-    return np.exp(logs).tolist()
+    pairs = [(of(a, _plain(a)), of(b, _plain(b))) for a, b in zip(ones, others)]
+    return [a / b if min(a, b) > 0 else float("nan") for a, b in pairs]
+
+
+def ratio_text(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> str:
+    """The ratio of `ratio_over_seeds` in words, with that of each seed; of a cost (a fraction of
+    the base) also the difference, where some seed has no ratio."""
+    each = [f"{r:.2f}" if np.isfinite(r) else "none" for r in by_seed(ones, others, of)]
+    less = transformed(difference_over_seeds(ones, others, of), lambda cost: 100 * cost)
+    lack = f"; as a difference {interval_text(less)}% of the base" * ("none" in each)
+    ratio = interval_text(ratio_over_seeds(ones, others, of))
+    return f"{ratio} (by seed {', '.join(each)}){lack}"
 
 
 def difference_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> Interval:
     """`of` the first family less that of the second, paired by seed, 95% over seeds."""
-    return over_seeds([of(a, _plain(a)) - of(b, _plain(b)) for a, b in zip(ones, others)])
+    apart = [of(a, _plain(a)) - of(b, _plain(b)) for a, b in zip(ones, others)]
+    return over_seeds(np.round(apart, 12))  # values that are equal differ by rounding
 
 
 def share_over_seeds(ones: Sequence[Survey], others: Sequence[Survey], of: Of) -> Interval:
     """`of` the first family, a share, less that of the second, paired by seed; from -1 to 1."""
-    apart = [of(a, _plain(a)) - of(b, _plain(b)) for a, b in zip(ones, others)]
-    found = over_seeds(np.round(apart, 12))  # shares that are equal differ by rounding
+    found = difference_over_seeds(ones, others, of)
     return Interval(found.value, *map(float, np.clip([found.low, found.high], -1, 1)))
 
 
