@@ -1,1 +1,16 @@
-"""The Nonlinearity Budget."""
+"""The Nonlinearity Budget: how much of a transformer's FFN is nonlinear, and where should it go?
+
+text -> token windows -> model -> (x, y) of each FFN -> moments -> affine map -> swapped into the
+live model -> losses -> table -> figure, claim, report. Imports only ever point up this list:
+
+    errors                          one exception for bad input
+    cache   stats   plots           a cached step; the one interval; house style and chart forms
+    assets  text                    pinned downloads; corpora and token windows
+    model   hooks                   load a subject and find its FFNs; record, swap, resume
+    moments linear  rank            sufficient statistics; R²_lin and repaired maps; effective rank
+    descent probes  swap            trained baselines; product probes; losses, sweep, healing
+    train                           small decoders, trained on the spot
+    claims  report  series          ledger and verdict; one run of a notebook; the command line
+
+second/ is the library of the second edition, for the notebooks that have not moved yet.
+"""

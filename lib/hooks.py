@@ -1,0 +1,220 @@
+"""Record, swap and resume on a live model: context managers that always restore."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from lib.errors import InputError
+from lib.model import Block, Subject, find_layers
+from lib.text import Windows
+
+OnFFN = Callable[[int, torch.Tensor, torch.Tensor], None]
+OnResidual = Callable[[int, torch.Tensor], None]
+
+
+def get_block(subject: Subject, index: int) -> Block:
+    """Block `index`. Raises InputError if the subject has no such block."""
+    if index not in range(len(subject)):
+        raise InputError(
+            f"block {index!r} does not exist: {subject.name} has blocks 0 to {len(subject) - 1}."
+        )
+    return subject.blocks[index]
+
+
+@contextlib.contextmanager
+def record(
+    subject: Subject,
+    on_ffn: OnFFN | None = None,
+    on_residual: OnResidual | None = None,
+    blocks: Sequence[int] | None = None,
+) -> Iterator[None]:
+    """While open, every forward pass hands over what passes through `blocks` (default: all).
+
+    on_ffn(index, x, y): input and output of the FFN, each [batch, position, d_model].
+    on_residual(index, h): the residual stream that enters the block, of the same shape.
+    """
+    handles = []
+    try:
+        for b in [
+            get_block(subject, i) for i in (range(len(subject)) if blocks is None else blocks)
+        ]:
+            if on_ffn:
+                hook = lambda _, args, y, i=b.index: on_ffn(i, args[0].detach(), y.detach())
+                handles.append(b.ffn.register_forward_hook(hook))
+            if on_residual:
+                pre = lambda _, args, kwargs, i=b.index: on_residual(i, _hidden(args, kwargs))
+                handles.append(b.layer.register_forward_pre_hook(pre, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hidden(args: tuple, kwargs: dict) -> torch.Tensor:
+    return args[0] if args else kwargs["hidden_states"]
+
+
+@torch.no_grad()
+def forward(
+    subject: Subject,
+    windows: Windows,
+    on_ffn: OnFFN | None = None,
+    on_residual: OnResidual | None = None,
+    blocks: Sequence[int] | None = None,
+    batch: int = 16,
+    desc: str = "",
+) -> None:
+    """Run all windows through the blocks, without the language-model head (a fifth of a small
+    model's work), and hand over what `record` hands over, batch after batch.
+
+    Raises InputError where an FFN's input or output is not finite, or windows are too long.
+    """
+    check_windows(subject, windows)
+
+    def finite(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        if not torch.isfinite(y.sum() + x.sum()):
+            raise InputError(
+                f"block {i} of {subject.name}: the FFN's input or output is not finite; load the "
+                "model in float32 or check its weights."
+            )
+        on_ffn(i, x, y)
+
+    def enough(*_) -> None:
+        raise _Enough
+
+    last = get_block(subject, max(blocks) if blocks is not None else len(subject) - 1)
+    bar = tqdm(total=len(windows), desc=desc, unit="window", delay=2, leave=False)
+    with record(subject, on_ffn and finite, on_residual, blocks), bar:
+        handle = last.layer.register_forward_hook(enough)
+        try:
+            for tokens in windows.tokens.split(batch):
+                with contextlib.suppress(_Enough):
+                    subject.model.base_model(tokens.to(subject.device), use_cache=False)
+                bar.update(len(tokens))
+        finally:
+            handle.remove()
+
+
+class _Enough(Exception):
+    """Leaves a forward pass where nobody wants the rest of it."""
+
+
+def check_windows(subject: Subject, windows: Windows) -> None:
+    """Raise InputError unless the model can read `windows`."""
+    config, n = subject.model.config.get_text_config(), windows.tokens.shape[1]
+    context = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", n)
+    if n > context:
+        raise InputError(
+            f"windows of {n} tokens exceed the context of {subject.name}, {context}: cut shorter "
+            "windows, or choose a model with a longer context."
+        )
+    if int(windows.tokens.max()) >= subject.model.get_input_embeddings().num_embeddings:
+        raise InputError(
+            f"token {int(windows.tokens.max())} is not in the vocabulary of {subject.name}: cut "
+            "the windows with its own tokenizer."
+        )
+
+
+def capture(
+    subject: Subject, windows: Windows, blocks: Sequence[int]
+) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    """All rows of a few FFNs in memory: {block: (x [n, seq_len, d], y [n, seq_len, d])}.
+
+    For statistics of a whole model use lib.moments, which needs no rows.
+    """
+    rows = {i: ([], []) for i in blocks}
+
+    def keep(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        for side, value in zip(rows[i], (x, y)):
+            side.append(value.to("cpu", copy=True))
+
+    forward(subject, windows, on_ffn=keep, blocks=blocks, desc="capturing rows")
+    return {i: (torch.cat(x), torch.cat(y)) for i, (x, y) in rows.items()}
+
+
+def capture_residual(
+    subject: Subject, windows: Windows, blocks: Sequence[int]
+) -> dict[int, torch.Tensor]:
+    """The residual stream that enters each of `blocks`: {block: [n, seq_len, d_model]}, on the
+    CPU."""
+    kept = {i: [] for i in blocks}
+    keep = lambda i, h: kept[i].append(h.to("cpu", copy=True))
+    forward(subject, windows, on_residual=keep, blocks=blocks, desc="residual streams")
+    return {i: torch.cat(parts) for i, parts in kept.items()}
+
+
+@contextlib.contextmanager
+def swap(block: Block, module: nn.Module) -> Iterator[None]:
+    """Put `module` in the place of the block's FFN; the original returns however the body ends.
+
+    Raises InputError if `module` does not map the FFN's shape to itself.
+    """
+    original, like = block.ffn, next(block.layer.parameters())
+    if module is not original:
+        x = torch.zeros(1, 2, block.d_model, device=like.device, dtype=like.dtype)
+        try:
+            y = module.to(like.device).eval()(x)
+            why = "" if y.shape == x.shape else f"it maps {tuple(x.shape)} to {tuple(y.shape)}"
+        except Exception as error:  # whatever the reader's module raises is the reason
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+        if why:
+            raise InputError(
+                f"block {block.index}: {type(module).__name__} cannot stand in for an FFN of width "
+                f"{x.shape[-1]} ({why}): give a module that maps [.., {x.shape[-1]}] to the same."
+            )
+    setattr(block.layer, block.ffn_name, module)
+    try:
+        yield
+    finally:
+        setattr(block.layer, block.ffn_name, original)
+
+
+class Replay(nn.Module):
+    """Stands in for a decoder layer and hands on `hidden`, or what it is given if None."""
+
+    def __init__(self, layer: nn.Module, hidden: torch.Tensor | None, returns_tuple: bool):
+        super().__init__()
+        # Models read attributes of their layers (Gemma, Qwen: attention_type) and find the
+        # original's; kept out of the module tree, so that the state dict stays as it is.
+        self.__dict__["stands_for"] = layer
+        self.hidden, self.returns_tuple = hidden, returns_tuple
+
+    def __getattr__(self, name: str):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["stands_for"], name)
+
+    def forward(self, *args, **kwargs):
+        hidden = _hidden(args, kwargs) if self.hidden is None else self.hidden
+        return (hidden, None) if self.returns_tuple else hidden
+
+
+@contextlib.contextmanager
+def resume(subject: Subject, start: int, hidden: torch.Tensor) -> Iterator[None]:
+    """While open, a forward pass begins at block `start` with the residual stream `hidden` [batch,
+    position, d_model].
+
+    The blocks before it are replaced by modules that replay `hidden`, so no architecture's own
+    forward is touched. The tokens given to the model must be those `hidden` was recorded on.
+    """
+    get_block(subject, start)
+    container, layers = find_layers(subject.model), [b.layer for b in subject.blocks]
+    first = lambda _, args, kwargs: (
+        ((hidden, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": hidden})
+    )
+    handle = None
+    try:
+        if start == 0:  # no layer stands before it, so its own input is replaced
+            handle = layers[0].register_forward_pre_hook(first, with_kwargs=True)
+        for i in range(start):
+            container[i] = Replay(layers[i], None if i else hidden, subject.layers_return_tuples)
+        yield
+    finally:
+        for i, layer in enumerate(layers):
+            container[i] = layer
+        if handle:
+            handle.remove()

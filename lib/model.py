@@ -1,0 +1,259 @@
+"""A language model as a Subject: its decoder blocks, each with its FFN, whatever the architecture.
+
+Parts are found by structure and confirmed by behaviour, so a new architecture needs no new line
+here: the decoder layers are the model's longest list of alike modules, and a layer's FFN is its
+only child that maps [.., d] to [.., d] position by position.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from lib.assets import smollm2_folder
+from lib.errors import InputError, unknown
+
+TINY = Path(__file__).resolve().parents[1] / "data" / "models"
+RANDOM = ":random"
+PRESETS = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "pythia-160m": "EleutherAI/pythia-160m",
+    "pythia-410m": "EleutherAI/pythia-410m",
+    "pythia-1b": "EleutherAI/pythia-1b",
+    "pythia-2.8b": "EleutherAI/pythia-2.8b",
+    "llama-160m": "JackFram/llama-160m",
+    "tinyllama-1.1b": "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One decoder block."""
+
+    index: int
+    layer: nn.Module
+    """residual stream in, residual stream out"""
+    ffn_name: str
+    """attribute of `layer` that holds the FFN"""
+    d_model: int
+
+    @property
+    def ffn(self) -> nn.Module:
+        """The module that stands in the FFN's place now."""
+        return getattr(self.layer, self.ffn_name)
+
+    @property
+    def n_params(self) -> int:
+        return sum(p.numel() for p in self.ffn.parameters())
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A frozen language model under study."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: object
+    blocks: tuple[Block, ...]
+    layers_return_tuples: bool
+    recipe: str | None = None
+    """how its weights came about, for the cache; None for a model in memory"""
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def d_model(self) -> int:
+        return self.blocks[0].d_model
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.get_input_embeddings().weight.device
+
+    def __repr__(self) -> str:
+        n = sum(p.numel() for p in self.model.parameters())
+        ffn = sum(b.n_params for b in self.blocks)
+        return (
+            f"{self.name}: {type(self.model).__name__}, {len(self)} blocks of width "
+            f"{self.d_model}, {n / 1e6:.1f} M parameters, {ffn / n:.0%} of them in FFNs"
+        )
+
+
+def models_known() -> list[str]:
+    """Names that need no hub, and the presets."""
+    return ["smollm2-135m", *sorted(p.name for p in TINY.iterdir() if p.is_dir()), *PRESETS]
+
+
+def check_model(name: str) -> None:
+    """Raise InputError for a name that can be no model; loads nothing."""
+    plain = str(name).removesuffix(RANDOM)
+    if plain in models_known() or os.path.isdir(plain):
+        return
+    if plain.count("/") != 1 or plain.startswith((".", "/", "~")):
+        raise unknown("model", name, [*models_known(), "a folder", "owner/name on the hub"])
+
+
+def load_subject(
+    name: str, device: str | None = None, dtype: torch.dtype = torch.float32, seed: int = 42
+) -> Subject:
+    """Load a model: an embedded name, a preset, a local folder, or owner/name on the hub
+    (safetensors only, no remote code).
+
+    ":random" after the name draws its weights anew with `seed`: the same architecture, untrained.
+    Raises InputError for an unknown name, an unreachable hub, or an architecture that is not
+    recognised.
+    """
+    check_model(name)
+    plain, null = name.removesuffix(RANDOM), name.endswith(RANDOM)
+    folder = _folder(plain)
+    try:
+        with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            if null:
+                config = AutoConfig.from_pretrained(folder)
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(seed)
+                    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+                model.to(dtype)
+            else:
+                model = AutoModelForCausalLM.from_pretrained(
+                    folder, dtype=dtype, use_safetensors=True
+                )
+    except Exception as error:  # what configurations and weights may lead to, anywhere
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise InputError(
+            f"model {name!r} could not be loaded ({why}): save it again with save_pretrained "
+            "(safetensors), or use smollm2-135m."
+        ) from None
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    stamp = sorted((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in folder.glob("*.*"))
+    local = plain in models_known() and plain not in PRESETS
+    # What comes with the checkout or a pinned package is known by name, a folder by its files.
+    how = f"{plain} {dtype}" if local else f"{folder} {stamp} {dtype}"
+    return as_subject(
+        model,
+        tokenizer,
+        Path(plain).name + (RANDOM if null else ""),
+        f"{how} random {seed}" if null else how,
+    )
+
+
+def _folder(name: str) -> Path:
+    if name == "smollm2-135m":
+        return smollm2_folder()
+    for folder in (TINY / name, Path(name)):
+        if folder.is_dir():
+            return folder
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.txt", "*.model", "*.safetensors"]
+    try:
+        return Path(snapshot_download(PRESETS.get(name, name), allow_patterns=wanted))
+    except Exception as error:  # the hub's client raises a dozen kinds
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(
+            f"model {name!r} could not be had from the Hugging Face hub ({why}): check name and "
+            "network, or use smollm2-135m or a local folder, which need no hub."
+        ) from None
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Loading without transformers' bars and advice, which would stand in every report."""
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        transformers.utils.logging.enable_progress_bar()
+
+
+def as_subject(
+    model: PreTrainedModel, tokenizer=None, name: str = "model", recipe: str | None = None
+) -> Subject:
+    """View an already loaded model as a Subject. Raises InputError if its weights are not finite,
+    or its blocks or FFNs are not recognised."""
+    model.eval().requires_grad_(False)
+    broken = next((n for n, p in model.named_parameters() if not torch.isfinite(p).all()), None)
+    if broken:
+        raise InputError(f"weight {broken} of {name} is not finite: save the model's weights anew.")
+    d = model.get_input_embeddings().weight.shape[1]
+    layers = find_layers(model)
+    blocks = tuple(Block(i, layer, find_ffn(layer, d, i), d) for i, layer in enumerate(layers))
+    return Subject(name, model, tokenizer, blocks, _confirm(model, blocks), recipe)
+
+
+def find_layers(model: nn.Module) -> nn.ModuleList:
+    """The list of decoder layers. Raises InputError if the model has none."""
+    n = model.config.get_text_config().num_hidden_layers
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == n]
+    if not lists:
+        raise InputError(
+            f"no list of {n} decoder layers in {type(model).__name__}: only decoder language "
+            "models whose layers stand in one list can be read."
+        )
+    return max(lists, key=lambda m: sum(p.numel() for p in m.parameters()))
+
+
+def find_ffn(layer: nn.Module, d_model: int, index: int) -> str:
+    """Name of the child of `layer` that is its FFN. Raises InputError unless there is just one."""
+    found = [name for name, child in layer.named_children() if _is_position_wise(child, d_model)]
+    if len(found) != 1:
+        raise InputError(
+            f"block {index}: {type(layer).__name__} has {len(found)} child modules that map each "
+            f"position's {d_model} features by themselves, so its FFN cannot be taken out: choose "
+            "an architecture whose FFN is one module (GPT-2, GPT-NeoX, Llama and their kin)."
+        )
+    return found[0]
+
+
+def _is_position_wise(module: nn.Module, d_model: int) -> bool:
+    """Whether `module` has weight matrices and maps [1, t, d] to [1, t, d], each position by
+    itself."""
+    weights = [p for p in module.parameters() if p.dim() >= 2]
+    if not weights:
+        return False  # a norm or an activation
+    x = torch.randn(1, 5, d_model, generator=torch.Generator().manual_seed(0)).to(weights[0])
+    order = torch.tensor([3, 1, 4, 0, 2])
+    try:
+        with torch.no_grad():
+            y, moved = module(x), module(x[:, order])
+    except Exception:  # attention, which asks for masks or positions
+        return False
+    same = isinstance(y, torch.Tensor) and y.shape == x.shape
+    return same and torch.allclose(y[:, order], moved, rtol=1e-2, atol=1e-4)
+
+
+@torch.no_grad()
+def _confirm(model: PreTrainedModel, blocks: tuple[Block, ...]) -> bool:
+    """Whether layers return tuples, seen in a tiny pass that confirms each FFN: calling it on its
+    recorded input gives its recorded output. Raises InputError where it does not."""
+    seen, returned = {}, []
+
+    def keep(index: int):
+        return lambda _, args, y: seen.update({index: (args[0], y.clone())})  # Falcon adds in place
+
+    handles = [b.ffn.register_forward_hook(keep(b.index)) for b in blocks]
+    handles.append(blocks[0].layer.register_forward_hook(lambda _, a, out: returned.append(out)))
+    try:
+        tokens = torch.tensor([[1, 3, 4]], device=model.get_input_embeddings().weight.device)
+        model(tokens, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for b in blocks:
+        if b.index not in seen or not torch.equal(b.ffn(seen[b.index][0]), seen[b.index][1]):
+            raise InputError(
+                f"block {b.index}: {type(b.layer).__name__}.{b.ffn_name} does not map its recorded "
+                "input to its recorded output, so it is not the FFN alone: choose another model."
+            )
+    return isinstance(returned[0], tuple)

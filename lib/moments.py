@@ -1,0 +1,196 @@
+"""Sufficient statistics of an FFN's (x, y): all that a linear fit and its score need, in O(d²).
+
+Moments are centred, so features with a large mean lose no digits, and they add and subtract (Chan
+et al.), so a k-fold refit is "total minus fold", and prefixes of a sample give the learning curve,
+at no second pass over the data.
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.cache import step
+from lib.errors import InputError
+from lib.hooks import forward
+from lib.model import Subject
+from lib.text import Windows
+
+HEAVY = 8.0  # rows whose output norm exceeds so many medians of their batch are kept as they are
+
+
+class AffineMap(nn.Module):
+    """y = x W + b, frozen: `weight` [d_in, d_out], `bias` [d_out]. Called, scored, swapped in."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, recipe: str | None = None):
+        super().__init__()
+        self.register_buffer("weight", weight.detach())
+        self.register_buffer("bias", bias.detach())
+        self.recipe = recipe
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_in] -> [..., d_out]
+        return (x.to(self.weight.dtype) @ self.weight + self.bias).to(x.dtype)
+
+
+def svd_ridge(x: torch.Tensor, y: torch.Tensor, ridge: float = 0.01) -> AffineMap:
+    """Ridge regression of rows y [n, d_out] on x [n, d_in] by SVD, to the letter of Balogh Eq. 3-4:
+    W = V diag(s/(s²+λ)) Uᵀ Y_c, b = ȳ - x̄W. With ridge 0 the pseudo-inverse cut-off applies."""
+    x, y = x.double(), y.double()
+    u, s, vh = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    keep = s > torch.finfo(s.dtype).eps * max(x.shape) * s[0]
+    filtered = torch.where(keep, s / (s**2 + ridge), 0.0)
+    weight = vh.T @ (filtered[:, None] * (u.T @ (y - y.mean(0))))  # Balogh Eq. 3
+    return AffineMap(weight, y.mean(0) - x.mean(0) @ weight)  # Balogh Eq. 4
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Count, means and centred sums of n rows, float64."""
+
+    n: int
+    mean_x: torch.Tensor
+    """[d_in]"""
+    mean_y: torch.Tensor
+    """[d_out]"""
+    sxx: torch.Tensor
+    """[d_in, d_in]: Σ (x-x̄)(x-x̄)ᵀ"""
+    sxy: torch.Tensor
+    """[d_in, d_out]: Σ (x-x̄)(y-ȳ)ᵀ"""
+    syy: torch.Tensor
+    """[d_out]: Σ (y-ȳ)², the diagonal only"""
+
+    @classmethod
+    def of(cls, x: torch.Tensor, y: torch.Tensor) -> "Moments":
+        """Moments of rows x [n, d_in], y [n, d_out]."""
+        x, y = x.double(), y.double()
+        mean_x, mean_y = x.mean(0), y.mean(0)
+        both = torch.cat([x - mean_x, y - mean_y], 1)
+        sxx, sxy = (both[:, : x.shape[1]].T @ both).split([x.shape[1], y.shape[1]], 1)
+        return cls(len(x), mean_x, mean_y, sxx, sxy, both[:, x.shape[1] :].square().sum(0))
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return self._merge(other, +1)
+
+    def __sub__(self, other: "Moments") -> "Moments":
+        """What is left without the rows of `other`. Raises InputError if nothing is left."""
+        if other.n >= self.n:
+            raise InputError(f"cannot take {other.n} rows out of {self.n}: use more tokens.")
+        return self._merge(other, -1)
+
+    def _merge(self, other: "Moments", sign: int) -> "Moments":
+        n = self.n + sign * other.n
+        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
+        between = sign * self.n * other.n / n
+        return Moments(
+            n,
+            self.mean_x + dx * (sign * other.n / n),
+            self.mean_y + dy * (sign * other.n / n),
+            (self.sxx + sign * other.sxx).addr_(dx, dx, alpha=between),
+            (self.sxy + sign * other.sxy).addr_(dx, dy, alpha=between),
+            (self.syy + sign * other.syy + between * dy.square()).clamp_min(0),
+        )
+
+    @cached_property
+    def eigen(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Eigenvalues [r], ascending, and eigenvectors [d_in, r] of Sxx above the cut-off of a
+        Hermitian pseudo-inverse, eps · d · e_max. (LayerNorm makes one direction of its output
+        exactly constant, so such directions are the rule in GPT-2 and Pythia.)"""
+        e, v = torch.linalg.eigh(self.sxx)
+        keep = e > torch.finfo(e.dtype).eps * len(e) * e[-1]
+        return e[keep], v[:, keep]
+
+    def fit(self, ridge: float = 0.0) -> AffineMap:
+        """The map V (e+λ)⁻¹ Vᵀ Sxy: svd_ridge by way of the moments; ridge 0 is exact least
+        squares, Whipp's ceiling (§3.2)."""
+        e, v = self.eigen
+        weight = v @ ((v.T @ self.sxy) / (e + ridge)[:, None])
+        return AffineMap(weight, self.mean_y - self.mean_x @ weight)
+
+    def error(self, affine: AffineMap) -> torch.Tensor:
+        """Σ (y-ŷ)² of each feature over the rows behind these moments, [d_out], without the rows:
+        Syy - 2 diag(WᵀSxy) + diag(WᵀSxxW) + n (ȳ - x̄W - b)²."""
+        w = affine.weight.double()
+        error = self.syy - 2 * (w * self.sxy).sum(0) + (w * (self.sxx @ w)).sum(0)
+        error += self.n * (self.mean_y - self.mean_x @ w - affine.bias.double()).square()
+        return error.clamp_min(0)
+
+    def r2(self, affine: AffineMap) -> float:
+        """1 - Σ‖y-ŷ‖² / Σ‖y-ȳ‖² on these rows, ȳ their own mean: variance-weighted (Whipp §3.3).
+        Raises InputError where the rows do not vary."""
+        if not self.syy.sum() > 0:
+            raise InputError(f"R² is undefined: the {self.n} rows have no variance; use more text.")
+        return float(1 - self.error(affine).sum() / self.syy.sum())
+
+    def feature_r2(self, affine: AffineMap) -> torch.Tensor:
+        """R² of each output feature, [d_out]; nan for one without variance."""
+        return torch.where(self.syy > 0, 1 - self.error(affine) / self.syy, torch.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSample:
+    """What one pass over a sample of text keeps of one FFN."""
+
+    moments: Moments
+    norm: np.ndarray
+    """[n, seq_len], float32: ‖y‖ of every token"""
+    heavy: np.ndarray
+    """[h]: flat indices of the rows with a large norm, which are kept as they are"""
+    x: torch.Tensor
+    """[h, d]: their inputs"""
+    y: torch.Tensor
+    """[h, d]: and outputs"""
+
+
+def collect(subject: Subject, windows: Windows) -> list[BlockSample]:
+    """Moments of every FFN on `windows`, and the few rows of large output norm, in one pass."""
+    found = _collect(subject, windows)
+    part = lambda i, name: torch.from_numpy(found[f"{i}.{name}"])
+    names = [f.name for f in fields(Moments)]
+    return [
+        BlockSample(
+            Moments(*(int(found[f"{i}.n"]) if m == "n" else part(i, m) for m in names)),
+            found["norm"][i],
+            found[f"{i}.heavy"],
+            part(i, "x"),
+            part(i, "y"),
+        )
+        for i in range(len(subject))
+    ]
+
+
+@step(version=1)
+def _collect(subject: Subject, windows: Windows) -> dict:
+    moments: dict[int, Moments] = {}
+    norms: list[list[np.ndarray]] = [[] for _ in subject.blocks]
+    heavy: list[list[tuple]] = [[] for _ in subject.blocks]
+    seen = [0] * len(subject)
+
+    def add(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        norm = y.norm(dim=-1)  # [batch, position]
+        norms[i].append(norm.cpu().numpy())
+        x, y, norm = x.flatten(0, 1), y.flatten(0, 1), norm.flatten()
+        moments[i] = moments[i] + Moments.of(x, y) if i in moments else Moments.of(x, y)
+        large = (norm > HEAVY * norm.median()).nonzero().flatten()
+        heavy[i].append(((seen[i] + large).cpu(), x[large].cpu(), y[large].cpu()))
+        seen[i] += len(x)
+
+    forward(subject, windows, on_ffn=add, desc=f"statistics of {len(subject)} FFNs")
+    kept: dict = {"norm": np.stack([np.concatenate(n) for n in norms])}
+    for i, m in moments.items():
+        kept |= {f"{i}.{f.name}": getattr(m, f.name) for f in fields(m)}
+        kept |= dict(zip((f"{i}.heavy", f"{i}.x", f"{i}.y"), map(torch.cat, zip(*heavy[i]))))
+    return kept
+
+
+def join(first: BlockSample, second: BlockSample) -> BlockSample:
+    """Two samples as one, the first standing first."""
+    return replace(
+        first,
+        moments=first.moments + second.moments,
+        norm=np.concatenate([first.norm, second.norm]),
+        heavy=np.concatenate([first.heavy, second.heavy + first.norm.size]),
+        x=torch.cat([first.x, second.x]),
+        y=torch.cat([first.y, second.y]),
+    )

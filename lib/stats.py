@@ -1,0 +1,103 @@
+"""The one interval (over documents), and what stands beside it for what it cannot do."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.stats
+
+FEWEST = 6
+"""documents below which no interval is told"""
+
+
+class Interval(NamedTuple):
+    """A value and its 95% interval; (nan, nan) where none can be told."""
+
+    value: float
+    low: float
+    high: float
+
+    def map(self, f: Callable[[float], float]) -> "Interval":
+        """The interval of an increasing function of the value."""
+        return Interval(*map(f, self))
+
+
+def interval(
+    stat: Callable[[np.ndarray], np.ndarray],
+    document: np.ndarray,
+    level: float = 0.95,
+    draws: int = 1000,
+    seed: int = 42,
+) -> Interval:
+    """Bootstrap over documents of a statistic of weighted rows, with a t half-width.
+
+    `stat` maps weights [k, n] of the n rows to k values; `document` [n] names each row's document
+    (pass sums by document where sums suffice). For k units at once use level = 1 - 0.05 / k. Below
+    FEWEST documents, and where nothing varies, low and high are nan.
+    """
+    _, i = np.unique(document, return_inverse=True)
+    n = int(i.max()) + 1
+    value = float(stat(np.ones((1, len(i))))[0])
+    if n < FEWEST:
+        return Interval(value, np.nan, np.nan)
+    w = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)[:, i]
+    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * stat(w).std(0) * np.sqrt(n / (n - 1))
+    return (
+        Interval(value, value - half, value + half) if half > 0 else Interval(value, np.nan, np.nan)
+    )
+
+
+def intervals(
+    top: np.ndarray, bottom: np.ndarray, of: Callable = lambda ratio: ratio, joint: bool = True
+) -> list[Interval]:
+    """of(Σ top / Σ bottom) for each unit, from sums by document, each [units, documents]; joint
+    over the units (Bonferroni) unless said otherwise."""
+    level = 1 - 0.05 / len(top) if joint else 0.95
+    document = np.arange(top.shape[1])
+    return [
+        interval(lambda w, t=t, b=b: of((w @ t) / (w @ b)), document, level)
+        for t, b in zip(top, bottom)
+    ]
+
+
+def sums(values: np.ndarray, document: np.ndarray) -> np.ndarray:
+    """Sums over windows (and positions) by document: [..., n, seq] -> [..., documents]."""
+    values = values.reshape(*values.shape[:-1], -1).sum(-1)
+    _, i = np.unique(document, return_inverse=True)
+    return values @ np.eye(i.max() + 1)[i]
+
+
+def halves(document: np.ndarray, seed: int = 42) -> np.ndarray:
+    """A random half of the documents, as a mask of the rows: choose on one, read on the other."""
+    names = np.random.default_rng(seed).permutation(np.unique(document))
+    return np.isin(document, names[: len(names) // 2])
+
+
+def spread(n: int, k: int | None) -> list[int]:
+    """`k` of n blocks, evenly spaced, the first and the last among them; None: all."""
+    return (
+        list(range(n))
+        if k is None or k >= n
+        else sorted({*np.linspace(0, n - 1, k).round().astype(int).tolist()})
+    )
+
+
+def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Mean of one value a seed (paired differences, where two things are compared), t-interval."""
+    values = np.asarray(values, float)
+    value, n = float(values.mean()), len(values)
+    if n < 2 or not values.std() > 0:
+        return Interval(value, np.nan, np.nan)
+    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
+    return Interval(value, value - half, value + half)
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Interval:
+    """Spearman's ρ with Fisher's z interval: over blocks, all of which are there (at thirty blocks
+    |ρ| must pass 0.36 to be told from 0). Its interval is nan below four blocks."""
+    rho = float(scipy.stats.spearmanr(x, y).statistic)
+    if len(x) < 4:
+        return Interval(rho, np.nan, np.nan)
+    half = scipy.stats.norm.ppf((1 + level) / 2) * np.sqrt(1.06 / (len(x) - 3))
+    z = np.arctanh(np.clip(rho, -0.9999, 0.9999))
+    return Interval(rho, float(np.tanh(z - half)), float(np.tanh(z + half)))

@@ -1,0 +1,197 @@
+"""What replacing one FFN costs the live model (Whipp §5.6): losses, the swap sweep, healing."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from lib.cache import step
+from lib.errors import InputError
+from lib.hooks import capture_residual, check_windows, get_block, record, resume, swap
+from lib.model import Subject
+from lib.moments import AffineMap
+from lib.stats import Interval, interval, sums
+from lib.text import Windows
+
+BATCH = 16
+
+
+def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """NLL of each next token in nats, [batch, seq_len - 1], log-softmax in float64.
+
+    logits [batch, seq_len, vocabulary], tokens [batch, seq_len].
+    """
+    rows, target = logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+    lse = torch.cat([r.double().logsumexp(-1) for r in rows.split(32)])  # a cache's worth at a time
+    return (lse - rows.gather(1, target[:, None])[:, 0].double()).view(len(tokens), -1)
+
+
+@torch.no_grad()
+def losses(subject: Subject, tokens: torch.Tensor) -> torch.Tensor:
+    """Losses of the model as it stands, [batch, seq_len - 1]."""
+    tokens = tokens.to(subject.device)
+    return next_token_losses(subject.model(tokens, use_cache=False).logits, tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Losses of the whole model, with no swap and with each module in its block's place."""
+
+    base: np.ndarray
+    """[n, seq_len - 1], nats"""
+    swapped: dict
+    """{block, or (block, name, …): [n, seq_len - 1]}"""
+    document: np.ndarray
+    """[n]"""
+
+    @property
+    def perplexity(self) -> float:
+        return float(np.exp(self.base.mean()))
+
+    def cost(self, key, level: float = 0.95, against=None) -> Interval:
+        """Relative change of perplexity by a swap (0.05: +5%), exp of the mean loss difference
+        less 1, over documents; `against` another swap rather than none."""
+        other = self.base if against is None else self.swapped[against]
+        top = sums(self.swapped[key] - other, self.document)
+        n = sums(np.ones_like(other), self.document)
+        found = interval(lambda w: (w @ top) / (w @ n), np.arange(len(n)), level)
+        return found.map(np.expm1)
+
+    def costs(self, keys: Sequence | None = None) -> pd.DataFrame:
+        """One row a swap: key, cost, low, high, joint over the rows."""
+        keys = list(self.swapped if keys is None else keys)
+        rows = [self.cost(k, 1 - 0.05 / len(keys)) for k in keys]
+        return pd.DataFrame(rows, columns=["cost", "low", "high"]).assign(key=keys)
+
+
+def sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
+    """Price each module in its block's place, one at a time, on the same windows.
+
+    `modules` is keyed by block, or by (block, name, …) to try several in one place. One plain pass
+    a batch records the residual stream; each swapped evaluation resumes there, so the prefix of the
+    network is never repeated. Every batch and module is a cached step.
+    """
+    check_windows(subject, windows)
+    block = lambda key: key[0] if isinstance(key, tuple) else key
+    for key, module in modules.items():
+        with swap(get_block(subject, block(key)), module):
+            pass  # refused before anything is measured
+    base, swapped = [], {key: [] for key in modules}
+    bar = tqdm(total=len(windows) * len(modules), desc="swaps", unit="window", delay=2, leave=False)
+    for start in range(0, len(windows), BATCH):
+        chunk = windows[start : start + BATCH]
+        streams = Streams(subject, chunk, sorted({block(k) for k in modules}))
+        base.append(_base(subject, chunk, streams)["losses"])
+        for key, module in modules.items():
+            swapped[key].append(_swapped(subject, chunk, block(key), module, streams)["losses"])
+            bar.update(len(chunk))
+    bar.close()
+    joined = {key: np.concatenate(parts) for key, parts in swapped.items()}
+    return Sweep(np.concatenate(base), joined, windows.document)
+
+
+class Streams:
+    """The residual stream entering each of `blocks` on a batch, and the base losses, recorded when
+    first asked for."""
+
+    def __init__(self, subject: Subject, chunk: Windows, blocks: Sequence[int]):
+        self.subject, self.chunk, self.blocks, self.at = subject, chunk, blocks, {}
+
+    def __call__(self, block: int | None) -> torch.Tensor:
+        if not self.at:
+            with record(self.subject, on_residual=self.at.__setitem__, blocks=self.blocks):
+                self.at[None] = losses(self.subject, self.chunk.tokens)
+        return self.at[block]
+
+
+@step(version=1, ignore=("streams",))
+def _base(subject: Subject, chunk: Windows, streams: Streams) -> dict:
+    return {"losses": streams(None)}
+
+
+@step(version=1, ignore=("streams",))
+def _swapped(
+    subject: Subject, chunk: Windows, block: int, module: nn.Module, streams: Streams
+) -> dict:
+    with resume(subject, block, streams(block)), swap(subject.blocks[block], module):
+        return {"losses": losses(subject, chunk.tokens)}
+
+
+def heal(
+    subject: Subject,
+    windows: Windows,
+    modules: Mapping,
+    steps: int,
+    lr: float = 1e-4,
+    batch: int = 8,
+    seed: int = 42,
+) -> dict:
+    """Fine-tune each module alone on the next-token loss, all else frozen (Whipp §3.3, §4: 200
+    steps at 1e-4): {(block, …): module} -> the same keys with healed copies.
+
+    AdamW without weight decay, `batch` windows a step in an order that all modules share; optimizer
+    and batch are ours. Every pass resumes at the module's block. A module may be the block's own
+    FFN, the heal-original control.
+    """
+    blocks = sorted({key[0] for key in modules})
+    streams = {}  # filled only if something is not in the cache
+    healed = {}
+    for key, module in modules.items():
+        layer = trainable(module)
+        layer.recipe = getattr(module, "recipe", None)
+        if module is subject.blocks[key[0]].ffn:
+            layer.recipe = f"the FFN of block {key[0]}"
+        given = (subject, windows, key[0], layer, steps, lr, batch, seed)
+        state = _heal(*given, streams=streams, blocks=blocks)
+        layer.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
+        layer.recipe = _heal.recipe(*given)
+        healed[key] = layer.requires_grad_(False).eval()
+    return healed
+
+
+def trainable(module: nn.Module) -> nn.Module:
+    """A copy whose parameters can be trained; an AffineMap becomes an nn.Linear."""
+    if isinstance(module, AffineMap):
+        linear = nn.Linear(*module.weight.shape)
+        linear.load_state_dict({"weight": module.weight.T.float(), "bias": module.bias.float()})
+        return linear
+    return copy.deepcopy(module).requires_grad_(True)
+
+
+@step(version=1, ignore=("streams", "blocks"))
+def _heal(
+    subject: Subject,
+    windows: Windows,
+    block: int,
+    layer: nn.Module,
+    steps: int,
+    lr: float,
+    batch: int,
+    seed: int,
+    streams: dict,
+    blocks: Sequence[int],
+) -> dict:
+    if not streams:
+        streams |= capture_residual(subject, windows, blocks)
+    layer = copy.deepcopy(layer).to(subject.device)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=lr, weight_decay=0.0)
+    generator = torch.Generator().manual_seed(seed)
+    rounds = -(-steps * batch // len(windows))
+    order = torch.cat([torch.randperm(len(windows), generator=generator) for _ in range(rounds)])
+    for chosen in tqdm(order[: steps * batch].split(batch), desc="healing", delay=2, leave=False):
+        tokens = windows.tokens[chosen].to(subject.device)
+        hidden = streams[block][chosen].to(subject.device)
+        with resume(subject, block, hidden), swap(subject.blocks[block], layer):
+            logits = subject.model(tokens, use_cache=False).logits
+        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if not all(torch.isfinite(p).all() for p in layer.parameters()):
+        raise InputError(f"healing block {block} diverged (lr {lr}): use a smaller learning rate.")
+    return layer.state_dict()

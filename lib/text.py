@@ -1,0 +1,257 @@
+"""Text by name, and token windows that know their document.
+
+Every corpus has two disjoint parts, cut between documents: `fit` (activations, training) and `test`
+(scores, perplexity). A budget is the prefix of a seeded permutation of all windows of a part, so
+budgets are nested and each samples every document; splits and folds go by document.
+"""
+
+import ast
+import hashlib
+import json
+import lzma
+import re
+import sysconfig
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lib.errors import InputError, unknown
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+TEST_SHARE = 0.25
+HUB_CHARACTERS = 20_000_000  # of a streamed dataset; about five million tokens
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents in two disjoint parts."""
+
+    name: str
+    fit: list[str]
+    test: list[str]
+
+
+def _kept(name: str) -> list[str]:
+    """A text of data/texts (see make.py there)."""
+    return json.loads(lzma.decompress((DATA / "texts" / f"{name}.json.xz").read_bytes()))
+
+
+def _sample() -> tuple[list[str], list[str]]:
+    """The last articles of `wikipedia`, which the tiny models were not trained on."""
+    articles = [a for a in _kept("wikipedia")[-13:] if len(a) > 3_000]
+    return articles[:-6], articles[-6:]
+
+
+def _docstrings() -> list[str]:
+    """The docstrings of this interpreter's standard library, a module a document."""
+    documents = []
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        nodes = ast.walk(ast.parse(path.read_text(errors="replace")))
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        texts = [ast.get_docstring(n) for n in nodes if isinstance(n, kinds)]
+        documents.append("\n\n".join(t for t in texts if t))
+    return [d for d in documents if len(d) > 2_000]
+
+
+def _hub(path: str, config: str | None = None, test: str | None = "test", lines: bool = False):
+    """A loader of a dataset of the Hugging Face hub, streamed up to HUB_CHARACTERS a split; its
+    rows are documents, or lines of articles."""
+
+    def part(split: str) -> list[str]:
+        import datasets
+
+        rows = datasets.load_dataset(path, config, split=split, streaming=True)
+        texts, documents, total = (row["text"] for row in rows), [], 0
+        for document in articles_of_lines(texts) if lines else texts:
+            documents.append(document)
+            total += len(document)
+            if total > HUB_CHARACTERS:
+                break
+        return documents
+
+    def load():
+        try:
+            return (part("train"), part(test)) if test else part("train")
+        except Exception as error:  # the hub's client raises a dozen kinds
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise InputError(
+                f"corpus {path!r} could not be had from the Hugging Face hub ({why}): check name "
+                "and network, or use corpus='wikipedia', 'king-james' or a text file."
+            ) from None
+
+    return load
+
+
+def _gutenberg(book: int) -> Callable[[], list[str]]:
+    def load() -> list[str]:
+        url = f"https://www.gutenberg.org/cache/epub/{book}/pg{book}.txt"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as page:
+                text = page.read().decode("utf-8", "replace")
+        except OSError as error:
+            raise InputError(
+                f"book {book} could not be had from Project Gutenberg ({error}): check the "
+                "network, or save it as a text file and give its path as corpus."
+            ) from None
+        return pieces(re.split(r"\*\*\* (?:START|END) OF TH[^\n]*\*\*\*", text)[1])
+
+    return load
+
+
+CORPORA = {
+    "wikipedia": lambda: _kept("wikipedia"),
+    "wikipedia-sample": _sample,
+    "king-james": lambda: _kept("king-james"),
+    "python-docs": _docstrings,
+    "wikitext-2": _hub("Salesforce/wikitext", "wikitext-2-raw-v1", lines=True),
+    "wikitext-103": _hub("Salesforce/wikitext", "wikitext-103-raw-v1", lines=True),
+    "lambada": _hub("cimec/lambada"),
+    "moby-dick": _gutenberg(2701),
+    "amusements-in-mathematics": _gutenberg(16713),
+    "tinystories": _hub("roneneldan/TinyStories", test="validation"),
+    "fineweb-edu": _hub("HuggingFaceFW/fineweb-edu", "sample-10BT", test=None),
+}
+
+
+def check_corpus(name: str) -> None:
+    """Raise InputError unless `name` is a known corpus or a text file; loads nothing."""
+    if name not in CORPORA and not Path(str(name)).is_file():
+        raise unknown("corpus", name, [*CORPORA, "or the path of a text file"])
+
+
+@cache
+def load_corpus(name: str) -> Corpus:
+    """The corpus of that name, or of the text file at that path, in pieces of about 10,000
+    characters. Raises InputError if it cannot be had, holds no words or cannot be cut in two."""
+    check_corpus(name)
+    if name in CORPORA:
+        parts = CORPORA[name]()
+    else:
+        text = Path(name).read_text(encoding="utf-8", errors="replace")
+        if "\0" in text or text.count("\ufffd") > len(text) / 100:
+            raise InputError(f"corpus {name!r} is not a text file: give one in UTF-8.")
+        parts = pieces(text)
+    if not isinstance(parts, tuple):
+        cut = len(parts) - max(1, round(TEST_SHARE * len(parts)))
+        parts = parts[:cut], parts[cut:]
+    fit, test = ([d for d in part if any(map(str.isalpha, d))] for part in parts)
+    if not fit or not test:
+        raise InputError(
+            f"corpus {name!r} is too short to be cut into a fit and a test part: give a text of at "
+            "least 20,000 characters."
+        )
+    return Corpus(Path(name).stem, fit, test)
+
+
+def articles_of_lines(lines: Iterable[str]) -> Iterator[str]:
+    """The articles of WikiText, whose rows are lines: each begins with " = Title = "."""
+    article = ""
+    for line in lines:
+        if re.fullmatch(r" ?= (?!=)(.*[^= ]) = ?\n?", line) and article:
+            yield article
+            article = ""
+        article += line if line.endswith("\n") else line + "\n"
+    yield article
+
+
+def pieces(text: str, size: int = 10_000) -> list[str]:
+    """A long text in pieces of at least `size` characters that end with a paragraph or line."""
+    found, piece = [], ""
+    for paragraph in re.split(r"(?<=\n\n)" if "\n\n" in text else r"(?<=\n)", text):
+        piece += paragraph
+        if len(piece) >= size:
+            found, piece = [*found, piece], ""
+    return [*found, piece] if piece.strip() else found
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Non-overlapping windows of tokens, each cut from one document."""
+
+    tokens: torch.Tensor
+    """[n, seq_len], int64"""
+    document: np.ndarray
+    """[n], int: which document of its part each window was cut from"""
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, chosen) -> "Windows":
+        """Some of the windows: a slice, indices or a mask."""
+        return replace(self, tokens=self.tokens[chosen], document=self.document[chosen])
+
+    @property
+    def n_tokens(self) -> int:
+        return self.tokens.numel()
+
+    @property
+    def n_documents(self) -> int:
+        return len(np.unique(self.document))
+
+    @property
+    def recipe(self) -> str:
+        """Tokens are whole numbers, so their digest says how they were made."""
+        given = self.tokens.numpy().tobytes() + self.document.astype(np.int64).tobytes()
+        return f"{tuple(self.tokens.shape)} tokens {hashlib.sha256(given).hexdigest()[:16]}"
+
+    def take(self, n_tokens: int, evenly: bool = False) -> "Windows":
+        """The first `n_tokens` tokens in whole windows; `evenly`: as many of each document as of
+        any other, as far as it has them. Raises InputError if there are fewer."""
+        n = n_tokens // self.tokens.shape[1]
+        if not 1 <= n <= len(self):
+            raise InputError(
+                f"{self.name} has {self.n_tokens:,} tokens in windows of {self.tokens.shape[1]} "
+                f"but {n_tokens:,} were asked for: choose a smaller profile or a longer corpus."
+            )
+        if not evenly:
+            return self[:n]
+        turn = np.zeros(len(self), int)  # which window of its document each is
+        for d in np.unique(self.document):
+            turn[self.document == d] = np.arange((self.document == d).sum())
+        return self[np.argsort(turn, kind="stable")[:n]]
+
+    def folds(self, k: int) -> np.ndarray:
+        """The fold of each window, [n]: documents dealt to the fold with the fewest windows, the
+        longest first. Raises InputError if there are fewer documents than folds."""
+        found, size = np.unique(self.document, return_counts=True)
+        if len(found) < k:
+            raise InputError(
+                f"{self.name} has {len(found)} document(s) of at least a window but {k} folds need "
+                "as many: give a corpus of more documents, or use fewer folds."
+            )
+        fold, filled = {}, np.zeros(k)
+        for i in np.argsort(-size, kind="stable"):
+            fold[found[i]] = filled.argmin()
+            filled[fold[found[i]]] += size[i]
+        return np.array([fold[d] for d in self.document])
+
+    def __repr__(self) -> str:
+        n, length = self.tokens.shape
+        return f"{self.name}: {n:,} windows of {length} tokens from {self.n_documents} documents"
+
+
+def cut_windows(
+    documents: Sequence[str], tokenizer, seq_len: int, seed: int = 42, name: str = "this corpus"
+) -> Windows:
+    """Cut every document into windows of `seq_len` tokens and permute them by `seed`.
+
+    What is left of a document after its last whole window is dropped. Raises InputError if no
+    document has a window.
+    """
+    rows = []
+    for text in documents:
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        rows.append(torch.tensor(ids[: len(ids) // seq_len * seq_len]).long().view(-1, seq_len))
+    sizes = [len(r) for r in rows]
+    if not sum(sizes):
+        raise InputError(
+            f"{name} has no document of {seq_len} tokens: give longer texts or shorter windows."
+        )
+    order = np.random.default_rng(seed).permutation(sum(sizes))
+    return Windows(torch.cat(rows)[order], np.repeat(np.arange(len(rows)), sizes)[order], name)
