@@ -14,3 +14,8 @@ live model -> losses -> table -> figure, claim, report. Imports only ever point 
 
 second/ is the library of the second edition, for the notebooks that have not moved yet.
 """
+
+import warnings
+
+# Every report would open with tqdm's advice to install widgets, which break its rendering.
+warnings.filterwarnings("ignore", message="IProgress not found")

@@ -8,11 +8,12 @@ map is fitted on all other tokens, and the FFN is kept where a direction of x sa
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from lib.cache import step
 from lib.hooks import forward
@@ -58,22 +59,20 @@ class Fits:
     """{tokens: {block: map}}: plain maps fitted on nested prefixes of the sample"""
     limit: np.ndarray
     """[blocks]: the output norm beyond which a token is massive"""
-    blocks: pd.DataFrame
-    """one row a block: massive (share of fit tokens), condition (largest over smallest eigenvalue
-    of the input covariance), condition_rest (without the smallest direction), variance_ratio
-    (largest over median variance of the output features)"""
+    massive: np.ndarray
+    """[blocks]: share of the fit tokens that are massive"""
+    variance_ratio: np.ndarray
+    """[blocks]: largest over median variance of the output features"""
+    condition: np.ndarray
+    """[2, blocks, 4]: largest over smallest eigenvalue of the input covariance, in each quarter of
+    the sample; first with all directions that vary, then without the smallest"""
     recipe: str | None
 
 
-def fit_maps(subject: Subject, windows: Windows, segments: int = 1) -> Fits:
-    """Fit every FFN's affine map in closed form, in one pass over `windows`.
-
-    With more segments also on the first 1/2, 1/4, … of the windows: the learning curve.
-    """
-    found, recipe = (
-        _fit_maps(subject, windows, segments),
-        _fit_maps.recipe(subject, windows, segments),
-    )
+def fit_maps(subject: Subject, windows: Windows) -> Fits:
+    """Fit every FFN's affine map in closed form, in one pass over `windows`; also on their first
+    eighth, quarter and half, for the learning curve."""
+    found, recipe = _fit_maps(subject, windows), _fit_maps.recipe(subject, windows)
     named = lambda what: f"{recipe} {what}" if recipe else None
 
     def affine(key: str) -> AffineMap:
@@ -93,39 +92,35 @@ def fit_maps(subject: Subject, windows: Windows, segments: int = 1) -> Fits:
         else plain[b]
         for b in plain
     }
-    names = ("massive", "condition", "condition_rest", "variance_ratio")
-    blocks = pd.DataFrame({"block": range(len(subject))} | {name: found[name] for name in names})
-    return Fits(plain, repaired, budgets, found["limit"], blocks, recipe)
+    rest = {name: found[name] for name in ("limit", "massive", "variance_ratio", "condition")}
+    return Fits(plain, repaired, budgets, recipe=recipe, **rest)
 
 
 @step(version=1)
-def _fit_maps(subject: Subject, windows: Windows, segments: int) -> dict:
-    ends = [len(windows) >> s for s in reversed(range(segments))]
+def _fit_maps(subject: Subject, windows: Windows) -> dict:
+    ends = [len(windows) * eighths // 8 for eighths in (1, 2, 4, 6, 8)]
     parts = [collect(subject, windows[a:b]) for a, b in zip([0, *ends], ends)]
-    found: dict = {"n": np.array(ends) * windows.tokens.shape[1]}
-    table = []
-    for b, pieces in enumerate(zip(*parts)):
-        for k, n in enumerate(found["n"]):
-            sample = reduce(join, pieces[: k + 1])
-            _keep(found, f"{n}.{b}", sample.moments.fit())
+    found: dict = {"n": np.array([ends[k] for k in (0, 1, 2, 4)]) * windows.tokens.shape[1]}
+    table: dict[str, list] = {n: [] for n in ("limit", "massive", "variance_ratio", "condition")}
+    for b, pieces in enumerate(tqdm(zip(*parts), desc="fits", delay=2, leave=False)):
+        upto = list(accumulate(pieces, join))
+        for k, n in zip((0, 1, 2, 4), found["n"]):
+            _keep(found, f"{n}.{b}", upto[k].moments.fit())
+        sample, variance = upto[-1], upto[-1].moments.syy
         limit = MASSIVE * np.median(sample.norm)
         massive = sample.norm.flatten()[sample.heavy] > limit
-        if massive.any() and len(massive) < sample.moments.n / 10:
+        if massive.any() and massive.sum() < sample.moments.n / 10:
             bulk = sample.moments - Moments.of(sample.x[massive], sample.y[massive])
             _keep(found, f"bulk.{b}", bulk.fit())
             direction, threshold = massive_direction(bulk, sample.x[massive])
             found |= {f"bulk.{b}.direction": direction, f"bulk.{b}.threshold": threshold}
-        e, variance = sample.moments.eigen[0], sample.moments.syy
-        table.append(
-            {
-                "limit": limit,
-                "massive": massive.sum() / sample.moments.n,
-                "condition": float(e[-1] / e[0]),
-                "condition_rest": float(e[-1] / e[1]),
-                "variance_ratio": float(variance.max() / variance.median()),
-            }
-        )
-    return found | {k: v.to_numpy() for k, v in pd.DataFrame(table).items()}
+        e = [m.moments.eigen[0] for m in (upto[1], *pieces[2:])]  # the quarters' eigenvalues
+        table["condition"].append([[float(q[-1] / q[k]) for q in e] for k in (0, 1)])
+        table["limit"].append(limit)
+        table["massive"].append(massive.sum() / sample.moments.n)
+        table["variance_ratio"].append(float(variance.max() / variance.median()))
+    found |= {name: np.array(values) for name, values in table.items()}
+    return found | {"condition": np.moveaxis(found["condition"], 1, 0)}
 
 
 def _keep(found: dict, key: str, affine: AffineMap) -> None:

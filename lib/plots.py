@@ -1,0 +1,116 @@
+"""House style, and the chart forms that several notebooks draw. Okabe-Ito colours; legible at half
+size and in grey. A form draws on given axes and returns nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+
+SUBJECT = "#000000"  # the run's own model
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def style() -> None:
+    """Switch the house style on."""
+    rc = {
+        "figure.dpi": 100,
+        "savefig.bbox": "tight",
+        "figure.constrained_layout.use": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": "#E4E4E4",
+        "axes.titlesize": 12,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelsize": 11,
+        "legend.frameon": False,
+        "legend.fontsize": 10,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 5,
+        "svg.hashsalt": "nonlinearity-budget",
+        "svg.fonttype": "none",
+    }
+    sns.set_theme(context="notebook", style="ticks", palette=COLOURS, rc=rc)
+
+
+def block_axis(ax: plt.Axes, n_blocks: int) -> None:
+    """Integer block numbers on the x axis."""
+    ax.set_xlabel("block (zero-indexed)")
+    ax.set_xlim(-0.6, n_blocks - 0.4)
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True, nbins=10))
+
+
+def profile(
+    ax: plt.Axes,
+    values: Sequence,
+    label: str,
+    look: int | None = 0,
+    x: Sequence | None = None,
+    **line,
+) -> None:
+    """One line along depth with its band: `values` are Intervals, or numbers without a band.
+    look None: the subject, in black."""
+    x = range(len(values)) if x is None else x
+    colour = SUBJECT if look is None else COLOURS[look]
+    marker = "o" if look is None else MARKERS[look]
+    middle = [getattr(v, "value", v) for v in values]
+    ax.plot(x, middle, label=label, **{"color": colour, "marker": marker} | line)
+    if hasattr(values[0], "low"):
+        ends = [v.low for v in values], [v.high for v in values]
+        ax.fill_between(x, *ends, color=colour, alpha=0.15, lw=0)
+
+
+def whiskers(
+    ax: plt.Axes, x: Sequence, values: Sequence, label: str | None = None, look: int | None = None
+) -> None:
+    """Points with vertical interval bars, at x."""
+    middle = np.array([v.value for v in values])
+    ends = np.abs(np.array([[v.low for v in values], [v.high for v in values]]) - middle)
+    colour, marker = (SUBJECT, "o") if look is None else (COLOURS[look], MARKERS[look])
+    ax.errorbar(x, middle, np.nan_to_num(ends), fmt=marker, color=colour, lw=1.2, label=label)
+
+
+def dumbbells(ax: plt.Axes, rows: Mapping[str, Sequence], labels: Sequence[str]) -> None:
+    """One row a name with a point for each label, joined by a grey line: before and after."""
+    names = list(rows)
+    for y, name in enumerate(names):
+        values = [getattr(v, "value", v) for v in rows[name]]
+        ax.plot(values, [y] * len(values), color="#BBBBBB", lw=2, zorder=1)
+        for k, v in enumerate(values):
+            ax.scatter(v, y, color=COLOURS[k], marker=MARKERS[k], s=45, zorder=2)
+    for k, label in enumerate(labels):
+        ax.scatter([], [], color=COLOURS[k], marker=MARKERS[k], label=label)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.legend()
+
+
+def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> None:
+    """Each point's name beside it."""
+    for at_x, at_y, name in zip(x, y, names):
+        ax.annotate(str(name), (at_x, at_y), (4, 3), textcoords="offset points", fontsize=9)
+
+
+def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> None:
+    """A symmetric-log axis for relative costs: linear within ±`linear_to`, ticks as +5% or ×10."""
+    getattr(ax, f"set_{which}scale")("symlog", linthresh=linear_to)
+    axis = getattr(ax, f"{which}axis")
+    ticks = [-0.1, -0.01, 0, 0.01, 0.1, 1, 9, 99, 999, 9999]
+    axis.set_major_locator(mpl.ticker.FixedLocator(ticks))
+    axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: cost_in_words(v)))
+    axis.set_minor_locator(mpl.ticker.NullLocator())
+
+
+def cost_in_words(cost: float) -> str:
+    """A relative change of perplexity as a reader likes it: +4%, −0.3%, or ×8.2 from +100% up."""
+    if not np.isfinite(cost):
+        return "–"
+    if cost >= 1:
+        return f"×{1 + cost:.2g}" if cost < 99 else f"×{1 + cost:,.0f}"
+    digits = 0 if abs(cost) >= 0.095 else 1
+    return f"{100 * cost:+.{digits}f}%".replace("-", "−") if cost else "0"
