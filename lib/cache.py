@@ -62,7 +62,7 @@ def step(version: int, ignore: tuple[str, ...] = ()) -> Callable[[Callable], Cal
         signature = inspect.signature(function)
 
         def recipe(*args, **kwargs) -> str | None:
-            bound = signature.bind(*args, **kwargs)
+            bound = signature.bind_partial(*args, **kwargs)
             bound.apply_defaults()
             given = {k: _recipe(v) for k, v in bound.arguments.items() if k not in ignore}
             if None in given.values():

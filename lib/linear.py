@@ -98,8 +98,7 @@ def fit_maps(subject: Subject, windows: Windows) -> Fits:
 
 @step(version=1)
 def _fit_maps(subject: Subject, windows: Windows) -> dict:
-    ends = [len(windows) * eighths // 8 for eighths in (1, 2, 4, 6, 8)]
-    parts = [collect(subject, windows[a:b]) for a, b in zip([0, *ends], ends)]
+    ends, parts = _ends(windows), _parts(subject, windows)
     found: dict = {"n": np.array([ends[k] for k in (0, 1, 2, 4)]) * windows.tokens.shape[1]}
     table: dict[str, list] = {n: [] for n in ("limit", "massive", "variance_ratio", "condition")}
     for b, pieces in enumerate(tqdm(zip(*parts), desc="fits", delay=2, leave=False)):
@@ -110,7 +109,7 @@ def _fit_maps(subject: Subject, windows: Windows) -> dict:
         limit = MASSIVE * np.median(sample.norm)
         massive = sample.norm.flatten()[sample.heavy] > limit
         if massive.any() and massive.sum() < sample.moments.n / 10:
-            bulk = sample.moments - Moments.of(sample.x[massive], sample.y[massive])
+            bulk = bulk_moments(sample, limit)
             _keep(found, f"bulk.{b}", bulk.fit())
             direction, threshold = massive_direction(bulk, sample.x[massive])
             found |= {f"bulk.{b}.direction": direction, f"bulk.{b}.threshold": threshold}
@@ -121,6 +120,29 @@ def _fit_maps(subject: Subject, windows: Windows) -> dict:
         table["variance_ratio"].append(float(variance.max() / variance.median()))
     found |= {name: np.array(values) for name, values in table.items()}
     return found | {"condition": np.moveaxis(found["condition"], 1, 0)}
+
+
+def _ends(windows: Windows) -> list[int]:
+    return [len(windows) * eighths // 8 for eighths in (1, 2, 4, 6, 8)]
+
+
+def _parts(subject: Subject, windows: Windows) -> list[list[BlockSample]]:
+    """Moments on five pieces of the windows, each a cached step."""
+    ends = _ends(windows)
+    return [collect(subject, windows[a:b]) for a, b in zip([0, *ends], ends)]
+
+
+def gather(subject: Subject, windows: Windows) -> list[BlockSample]:
+    """Moments of every FFN on all windows, from the same pass as `fit_maps`."""
+    return [reduce(join, pieces) for pieces in zip(*_parts(subject, windows))]
+
+
+def bulk_moments(sample: BlockSample, limit: float) -> Moments:
+    """Moments without the massive tokens, those of an output norm beyond `limit`."""
+    massive = sample.norm.flatten()[sample.heavy] > limit
+    if not massive.any():
+        return sample.moments
+    return sample.moments - Moments.of(sample.x[massive], sample.y[massive])
 
 
 def _keep(found: dict, key: str, affine: AffineMap) -> None:

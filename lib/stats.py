@@ -41,7 +41,7 @@ def interval(
     if n < FEWEST:
         return Interval(value, np.nan, np.nan)
     w = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)[:, i]
-    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * stat(w).std(0) * np.sqrt(n / (n - 1))
+    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * float(stat(w).std(0)) * np.sqrt(n / (n - 1))
     return (
         Interval(value, value - half, value + half) if half > 0 else Interval(value, np.nan, np.nan)
     )

@@ -10,6 +10,8 @@ import lib.second
 ROOT = Path(lib.second.__file__).parent
 
 
-@pytest.mark.parametrize("room", sorted(p.name for p in ROOT.iterdir() if (p / "__init__.py").exists()))
+@pytest.mark.parametrize(
+    "room", sorted(p.name for p in ROOT.iterdir() if (p / "__init__.py").exists())
+)
 def test_room_imports(room):
     assert importlib.import_module(f"lib.second.{room}")

@@ -1,0 +1,83 @@
+"""What kind of linearity (Whipp §5.4): effective rank by reduced-rank regression, and R² feature by
+feature, both by test window, so that documents can be resampled."""
+
+import numpy as np
+import torch
+
+from lib.cache import step
+from lib.hooks import forward
+from lib.linear import Fits, bulk_moments, gather
+from lib.model import Subject
+from lib.moments import Moments
+from lib.text import Windows
+
+
+def directions(train: Moments) -> torch.Tensor:
+    """Output directions of the least-squares map, by the variance that they carry, [d, k_max]: the
+    rank-k regression is W* V_k V_kᵀ, V_k the leading eigenvectors of W*ᵀ Sxx W*."""
+    weight = train.fit().weight
+    _, v = torch.linalg.eigh(weight.T @ train.sxx @ weight)
+    return v.flip(1)[:, : min(weight.shape[1], len(train.eigen[0]))]
+
+
+@step(version=1)
+def rank_gains(
+    subject: Subject, fit: Windows, test: Windows, fits: Fits, bulk: bool = False
+) -> dict[str, np.ndarray]:
+    """The pieces of every rank-k map's held-out error, in one pass over `test`.
+
+    Returns, by block and test window, gain [blocks, n, d]: the squared error that output direction
+    k of the rank regression takes away; start [blocks, n]: Σ‖y-ȳ_fit‖², the error of rank 0; error
+    [blocks, n, d]: the full map's, feature by feature; total [blocks, n, d]: Σ(y-ȳ)², ȳ the
+    held-out mean. `bulk`: fitted and scored without massive tokens.
+    """
+    maps = []
+    for b, sample in enumerate(gather(subject, fit)):
+        moments = bulk_moments(sample, fits.limit[b]) if bulk else sample.moments
+        v, affine = directions(moments), moments.fit()
+        maps.append([t.float() for t in (v, affine.weight @ v, affine.weight)])
+        maps[-1] += [moments.mean_x.float(), moments.mean_y.float()]
+    parts: dict[str, list] = {n: [[] for _ in subject.blocks] for n in ("gain", "error", "y", "yy")}
+
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        v, a, weight, mean_x, mean_y = (t.to(x.device) for t in maps[b])
+        x, y = x - mean_x, y - mean_y  # the maps pass through the means
+        kept = (y + mean_y).norm(dim=-1, keepdim=True) <= float(fits.limit[b] if bulk else np.inf)
+        p, q = x @ a, y @ v  # [batch, position, k]
+        gain = torch.zeros_like(y)
+        gain[..., : p.shape[-1]] = 2 * p * q - p.square()
+        values = {"gain": gain, "error": (y - x @ weight).square(), "y": y, "yy": y.square()}
+        for name, value in values.items():
+            parts[name][b].append((value * kept).double().sum(1).cpu().numpy())
+
+    forward(subject, test, on_ffn=add, desc="ranks")
+    found = {name: np.stack([np.concatenate(p) for p in by]) for name, by in parts.items()}
+    y, yy = found.pop("y"), found.pop("yy")
+    n = np.full((len(subject), len(test), 1), float(test.tokens.shape[1]))
+    mean = y.sum(1, keepdims=True) / n.sum(1, keepdims=True)
+    return found | {"start": yy.sum(-1), "total": yy - 2 * y * mean + n * mean**2}
+
+
+def rank_r2(found: dict, block: int, weights: np.ndarray) -> np.ndarray:
+    """R² of the best rank-k map for every k, [draws, k], from weights [draws, n] of windows."""
+    total = weights @ found["total"][block].sum(1)
+    left = (weights @ found["start"][block])[:, None] - (weights @ found["gain"][block]).cumsum(1)
+    return 1 - left / total[:, None]
+
+
+def effective_rank(r2: np.ndarray, share: float = 0.9) -> np.ndarray:
+    """Where R² reaches `share` of the full map's (Whipp §3.3), [draws], from r2 [draws, k]; nan
+    where the full map explains nothing. Interpolated between ranks, so that it varies smoothly with
+    the documents: the paper's k is the next whole number."""
+    k = (r2 >= share * r2[:, -1:]).argmax(1)
+    r2, row = np.pad(r2, ((0, 0), (1, 0))), np.arange(len(r2))
+    below, above = r2[row, k], r2[row, k + 1]
+    found = k + np.clip((share * r2[:, -1] - below) / (above - below), 0, 1)
+    return np.where(r2[:, -1] > 0, found, np.nan)
+
+
+def median_feature_r2(found: dict, block: int, weights: np.ndarray) -> np.ndarray:
+    """Median over output features of the full map's R², [draws] (Whipp §3.3)."""
+    error, total = weights @ found["error"][block], weights @ found["total"][block]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.nanmedian(np.where(total > 0, 1 - error / total, np.nan), axis=1)

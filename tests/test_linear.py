@@ -1,0 +1,302 @@
+"""Moments, ridge, R², massive tokens and effective rank against scikit-learn and brute force."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sklearn.linear_model
+import torch
+from sklearn.metrics import r2_score
+
+from lib.descent import descend
+from lib.hooks import capture, swap
+from lib.linear import (
+    MASSIVE,
+    RepairedMap,
+    bulk_moments,
+    cross_validate,
+    fit_maps,
+    gather,
+    massive_direction,
+    score,
+)
+from lib.model import load_subject
+from lib.moments import AffineMap, Moments, collect, join, svd_ridge
+from lib.rank import directions, effective_rank, median_feature_r2, rank_gains, rank_r2
+from lib.swap import sweep
+from lib.text import Windows
+
+
+@pytest.fixture
+def data(generator):
+    """x [300, 7], y [300, 5]: correlated features with a large mean, and noise."""
+    x = torch.randn(300, 7, generator=generator).double() @ torch.randn(7, 7).double() + 100
+    y = x @ torch.randn(7, 5, generator=generator).double() - 30
+    return x, y + torch.randn(300, 5, generator=generator).double()
+
+
+def same(a: Moments, b: Moments) -> None:
+    assert a.n == b.n
+    for name in ("mean_x", "mean_y", "sxx", "sxy", "syy"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=1e-8, atol=1e-6)
+
+
+def test_moments_are_numpys_covariances(data):
+    m, both = Moments.of(*data), np.concatenate(data, 1)
+    cov = np.cov(both.T, ddof=0) * len(both)
+    np.testing.assert_allclose(m.sxx, cov[:7, :7], rtol=1e-9)
+    np.testing.assert_allclose(m.sxy, cov[:7, 7:], rtol=1e-9)
+    np.testing.assert_allclose(m.syy, np.diag(cov)[7:], rtol=1e-9)
+
+
+def test_moments_add_and_subtract(data):
+    x, y = data
+    first, rest, whole = Moments.of(x[:90], y[:90]), Moments.of(x[90:], y[90:]), Moments.of(x, y)
+    same(first + rest, whole)
+    same(whole - first, rest)
+    same(whole - rest, first)
+
+
+def test_moments_lose_no_digits_to_a_large_mean(data):
+    x, y = data
+    near, far = Moments.of(x, y), Moments.of(x + 1e6, y)
+    torch.testing.assert_close(near.sxx, far.sxx, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("ridge", [0.01, 1.0, 100.0])
+def test_ridge_three_ways(data, ridge):
+    x, y = data
+    oracle = sklearn.linear_model.Ridge(alpha=ridge).fit(x, y)
+    for affine in (svd_ridge(x, y, ridge), Moments.of(x, y).fit(ridge)):
+        np.testing.assert_allclose(affine.weight, oracle.coef_.T, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(affine.bias, oracle.intercept_, rtol=1e-6, atol=1e-6)
+
+
+def test_ridge_zero_is_the_pseudo_inverse(data):
+    x, y = data
+    x = torch.cat([x, x[:, :2].sum(1, keepdim=True)], 1)  # one direction never varies
+    centred_x, centred_y = x - x.mean(0), y - y.mean(0)
+    oracle = np.linalg.pinv(centred_x.numpy(), rcond=1e-10) @ centred_y.numpy()
+    np.testing.assert_allclose(Moments.of(x, y).fit().weight, oracle, atol=1e-7)
+    np.testing.assert_allclose(svd_ridge(x, y, 0.0).weight, oracle, atol=1e-7)
+    assert len(Moments.of(x, y).eigen[0]) == 7
+
+
+def test_r2_is_sklearns(data):
+    x, y = data
+    affine = Moments.of(x[:200], y[:200]).fit(5.0)
+    held_out, guess = Moments.of(x[200:], y[200:]), affine(x[200:])
+    total = r2_score(y[200:], guess, multioutput="variance_weighted")
+    assert held_out.r2(affine) == pytest.approx(total, abs=1e-9)
+    each = r2_score(y[200:], guess, multioutput="raw_values")
+    np.testing.assert_allclose(held_out.feature_r2(affine), each, atol=1e-9)
+    left = (y[200:] - guess).square().sum(0)
+    np.testing.assert_allclose(held_out.error(affine), left, rtol=1e-7)
+
+
+def test_feature_without_variance_has_no_r2(data):
+    x, y = data
+    y = torch.cat([y, torch.ones(len(y), 1)], 1)
+    m = Moments.of(x, y)
+    assert m.feature_r2(m.fit()).isnan().tolist() == [False] * 5 + [True]
+
+
+def test_collect_is_moments_of_captured_rows(subject, fit, rows):
+    sample = collect(subject, fit)[2]
+    x, y = rows[:2]
+    same(sample.moments, Moments.of(x, y))
+    np.testing.assert_allclose(sample.norm.flatten(), y.norm(dim=1), rtol=1e-6)
+    torch.testing.assert_close(sample.y, y[sample.heavy])
+    two = join(*(collect(subject, fit[half])[2] for half in (slice(16), slice(16, None))))
+    same(two.moments, sample.moments)
+    np.testing.assert_array_equal(two.heavy, sample.heavy)
+    torch.testing.assert_close(two.x, sample.x)
+
+
+def test_gathered_moments_without_massive_tokens(subject, fit, rows):
+    x, y = rows[:2]
+    sample, norm = gather(subject, fit)[2], y.norm(dim=1)
+    same(sample.moments, Moments.of(x, y))
+    assert bulk_moments(sample, np.inf) is sample.moments
+    heavy, limit = norm.argsort()[-9:], float(norm.sort().values[-4])
+    sample = replace(sample, heavy=heavy.numpy(), x=x[heavy], y=y[heavy])
+    same(bulk_moments(sample, limit), Moments.of(x[norm <= limit], y[norm <= limit]))
+
+
+def test_fit_maps_is_sklearns_least_squares(fits, rows, fit):
+    x, y = (side.double().numpy() for side in rows[:2])
+    for n, maps in fits.at_budget.items():
+        oracle = sklearn.linear_model.LinearRegression().fit(x[:n], y[:n])
+        guess = maps[2](torch.tensor(x)).numpy()
+        np.testing.assert_allclose(guess, oracle.predict(x), atol=2e-3 * y.std())
+    assert list(fits.at_budget) == [fit.n_tokens // k for k in (8, 4, 2, 1)]
+    assert fits.plain is fits.at_budget[fit.n_tokens]
+
+
+def test_fit_maps_tells_variances_and_conditions(fits, rows):
+    x, y = (side.double().numpy() for side in rows[:2])
+    variance = np.sort(y.var(0))  # torch's median of 128 is the 64th
+    assert fits.variance_ratio[2] == pytest.approx(variance[-1] / variance[63], rel=1e-6)
+    for q, part in enumerate(np.split(x, 4)):
+        # LayerNorm's output has one constant direction, which is no part of either number.
+        e = np.linalg.eigvalsh(np.cov(part.T))[1:]
+        assert fits.condition[0, 2, q] == pytest.approx(e[-1] / e[0], rel=1e-3)
+        assert fits.condition[1, 2, q] == pytest.approx(e[-1] / e[1], rel=1e-3)
+
+
+def test_score_is_sklearns_r2(scores, fits, rows):
+    x, y = rows[2:]
+    oracle = lambda maps: r2_score(y, maps[2](x), multioutput="variance_weighted")
+    assert scores.r2()[2].value == pytest.approx(oracle(fits.plain), abs=1e-5)
+    for n in [*fits.at_budget][:-1]:
+        assert scores.r2(str(n))[2].value == pytest.approx(oracle(fits.at_budget[n]), abs=1e-5)
+
+
+def test_score_off_massive_tokens(subject, test, fits, scores):
+    assert isinstance(fits.repaired[0], RepairedMap) or not fits.massive[0]
+    for b, repaired in fits.repaired.items():
+        x, y = (side.flatten(0, 1) for side in capture(subject, test, [b])[b])
+        off = y.norm(dim=1) <= fits.limit[b]
+        guess = getattr(repaired, "affine", repaired)(x)
+        oracle = r2_score(y[off], guess[off], multioutput="variance_weighted")
+        assert scores.r2("bulk")[b].value == pytest.approx(oracle, abs=1e-5)
+        np.testing.assert_array_equal(scores.massive[b].flatten(), ~off)
+
+
+@pytest.fixture
+def planted(subject, monkeypatch):
+    """tiny-gpt2 whose first FFN adds 400 medians where a feature of x is beyond its 99% quantile;
+    the feature and that quantile."""
+    ffn, at = subject.blocks[0].ffn, {}
+
+    class Planted(torch.nn.Module):
+        def forward(self, x):
+            y = ffn(x)
+            return y + 400 * at["norm"] * (x[..., 3:4] > at["cut"]) * at["to"]
+
+    def install(fit):
+        x, y = capture(subject, fit, [0])[0]
+        at["norm"], at["cut"] = y.norm(dim=-1).median(), x[..., 3].quantile(0.99)
+        at["to"] = torch.nn.functional.one_hot(torch.tensor(5), subject.d_model)
+        return swap(subject.blocks[0], Planted())
+
+    return install
+
+
+def test_massive_tokens_are_found_and_repaired(planted, subject, fit, test):
+    memory = replace(subject, recipe=None)  # it is no longer the model of that name
+    with planted(fit):
+        fits = fit_maps(memory, fit)
+        scores = score(memory, test, fits)
+        x, y = capture(memory, test, [0])[0]
+        repaired = fits.repaired[0]
+        assert isinstance(repaired, RepairedMap)
+        assert fits.massive[0] == pytest.approx(0.01, abs=0.003)
+        assert fits.limit[0] < 400 * y.norm(dim=-1).median()
+        massive, told = scores.massive[0], scores.told[0]
+        np.testing.assert_array_equal(told, repaired.massive(x))
+        assert massive.any() and (massive & told).sum() > 0.7 * massive.sum()
+        assert scores.r2("bulk")[0].value > scores.r2()[0].value
+        torch.testing.assert_close(repaired(x)[told], subject.blocks[0].ffn(x)[told])
+        torch.testing.assert_close(repaired(x)[~told], repaired.affine(x)[~told])
+
+
+def test_massive_direction_tells_planted_rows(generator):
+    bulk = torch.randn(2000, 10, generator=generator) * torch.arange(1, 11)
+    massive = torch.randn(12, 10, generator=generator) + torch.eye(10)[0] * 20
+    direction, threshold = massive_direction(Moments.of(bulk, bulk), massive)
+    assert float(direction.norm()) == pytest.approx(1)
+    assert int(direction.abs().argmax()) == 0  # the narrow feature that is far off
+    assert not (bulk @ direction > threshold).any()
+    assert (massive @ direction > threshold).all()
+    assert MASSIVE == 20
+
+
+def test_cross_validation_is_refitting(subject, fit):
+    found, fold = cross_validate(subject, fit, 3), fit.folds(3)
+    x, y = (side.double().numpy() for side in capture(subject, fit, [2])[2])
+    for k in range(3):
+        train = [side[fold != k].reshape(-1, 128) for side in (x, y)]
+        u, v = (side[fold == k].reshape(-1, 128) for side in (x, y))
+        model = sklearn.linear_model.LinearRegression().fit(*train)
+        oracle = r2_score(v, model.predict(u), multioutput="variance_weighted")
+        assert found[2, k] == pytest.approx(oracle, abs=1e-6)
+
+
+def test_affine_map_keeps_the_dtype_of_its_input():
+    affine = AffineMap(torch.eye(3).double(), torch.ones(3).double())
+    assert affine(torch.zeros(2, 3)).dtype == torch.float32
+    assert not list(affine.parameters())
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_rank_profile_is_explicit_rank_k_regression(subject, fit, test, fits, rows, bulk):
+    found = rank_gains(subject, fit, test, fits, bulk)
+    r2 = rank_r2(found, 2, np.ones((1, len(test))))[0]
+    x, y, u, v = (side.double().numpy() for side in rows)
+    if bulk:  # without massive tokens
+        train, held_out = (np.linalg.norm(side, axis=1) <= fits.limit[2] for side in (y, v))
+        x, y, u, v = x[train], y[train], u[held_out], v[held_out]
+    weight = np.linalg.pinv(x - x.mean(0), rcond=1e-6) @ (y - y.mean(0))
+    leading = np.linalg.svd((x - x.mean(0)) @ weight, full_matrices=False)[2]
+    total = ((v - v.mean(0)) ** 2).sum()
+    for k in (1, 2, 7, 40, 100):
+        guess = y.mean(0) + (u - x.mean(0)) @ weight @ leading[:k].T @ leading[:k]
+        assert r2[k - 1] == pytest.approx(1 - ((v - guess) ** 2).sum() / total, abs=2e-4)
+    guess = y.mean(0) + (u - x.mean(0)) @ weight
+    assert r2[-1] == pytest.approx(1 - ((v - guess) ** 2).sum() / total, abs=2e-4)
+    each = r2_score(v, guess, multioutput="raw_values")
+    median = median_feature_r2(found, 2, np.ones((1, len(test))))
+    assert median == pytest.approx(np.median(each), abs=2e-4)
+
+
+def test_rank_profile_of_resampled_windows(subject, fit, test, fits):
+    found = rank_gains(subject, fit, test, fits)
+    twice = rank_r2(found, 1, np.array([[2.0] * len(test)]))
+    np.testing.assert_allclose(twice, rank_r2(found, 1, np.ones((1, len(test)))))
+
+
+def test_output_directions_of_a_planted_rank(generator):
+    normal = lambda *shape: torch.randn(shape, generator=generator).double()
+    x, out = normal(2000, 12), torch.linalg.qr(normal(9, 3))[0]
+    y = x @ normal(12, 3) @ out.T + 5
+    v = directions(Moments.of(x, y))[:, :3]
+    torch.testing.assert_close(v @ v.T, out @ out.T, atol=1e-8, rtol=0)
+
+
+def test_effective_rank_by_hand():
+    r2 = np.array([[0.4, 0.7, 0.8, 1.0], [-0.3, -0.2, -0.1, 0.0], [0.95, 1, 1, 1]])
+    found = effective_rank(r2)
+    assert found[0] == pytest.approx(3.5) and np.isnan(found[1])
+    assert found[2] == pytest.approx(0.9 / 0.95)
+    assert np.ceil(effective_rank(r2[:1], 0.8)) == (r2[0] >= 0.8).argmax() + 1
+
+
+def test_descent_reaches_the_closed_form_only_when_whitened(subject, fit, test, scores):
+    run = lambda *how, **kw: descend(subject, fit, test, 2, *how, 42, **kw)
+    r2 = lambda found: 1 - found["error"][-1].sum() / found["total"].sum()
+    whitened, plain = run("sgd", 400, whiten=True), run("sgd", 400)
+    closed = scores.r2()[2].value
+    assert r2(plain) < r2(whitened) < closed + 0.05
+    assert whitened["step"][-1] == 400 and whitened["error"].shape[1] == len(test)
+    assert np.isfinite(run("adamw", 20)["error"]).all()
+
+
+def test_windows_of_one_document_have_no_interval(subject, test, fits):
+    one = Windows(test.tokens, np.zeros(len(test), int), "one")
+    assert all(np.isnan(i.low) and np.isfinite(i.value) for i in score(subject, one, fits).r2())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_cuda_gives_the_numbers_of_the_cpu(fit, test):
+    found = {}
+    for device in ("cpu", "cuda"):
+        there = load_subject("tiny-gpt2", device=device)
+            there = replace(there, recipe=None)  # nothing is kept: both are computed
+        maps = fit_maps(there, fit)
+        found[device] = maps, score(there, test, maps), sweep(there, test, maps.repaired)
+    cpu, cuda = found["cpu"], found["cuda"]
+    for b in range(6):
+        assert cuda[1].r2()[b].value == pytest.approx(cpu[1].r2()[b].value, abs=1e-3)
+        assert cuda[2].cost(b).value == pytest.approx(cpu[2].cost(b).value, abs=1e-3)

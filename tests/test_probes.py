@@ -1,0 +1,147 @@
+"""Product probes: parameter counts, a planted residual, the conjunction index."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lib.moments import AffineMap, Moments
+from lib.probes import (
+    FROZEN,
+    WHOLE,
+    PolyLinear,
+    build,
+    conjunction_index,
+    fit_probe,
+    n_params,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("poly", 628_224), ("dense2x", 1_181_184), ("poly2x", 1_256_448)]
+)
+def test_parameter_counts_are_the_papers(kind, expected):
+    assert n_params(build(kind, 768, 42)) == expected
+
+
+def test_a_triple_has_about_the_parameters_of_a_pair():
+    assert n_params(build("triple", 768, 42)) == pytest.approx(628_224, rel=0.001)
+
+
+def test_narrow_and_wide_candidates():
+    assert n_params(build("dense_narrow", 768)) == 2 * 768 * 192 + 192 + 768
+    assert n_params(build("poly_wide", 768)) == pytest.approx(1_181_184, rel=0.01)
+
+
+def test_poly_linear_is_its_formula(generator):
+    poly, x = PolyLinear(6, 2, 3), torch.randn(4, 6, generator=generator)
+    with torch.no_grad():
+        poly.bias += 1
+    a, b, c = poly.factors
+    products = torch.stack([(x @ a)[:, k] * (x @ b)[:, k] * (x @ c)[:, k] for k in range(2)], 1)
+    oracle = x @ poly.weight + poly.bias + torch.exp(poly.quad_scale) * (products @ poly.out)
+    torch.testing.assert_close(poly(x), oracle)
+    assert (poly.quad_scale == -2).all()
+
+
+@pytest.mark.parametrize("kind", [*FROZEN, *WHOLE])
+def test_candidates_are_seeded(kind):
+    state = lambda seed: torch.cat([p.flatten() for p in build(kind, 20, seed).parameters()])
+    assert torch.equal(state(1), state(1)) and not torch.equal(state(1), state(2))
+    assert build(kind, 20, 1)(torch.zeros(2, 3, 20)).shape == (2, 3, 20)
+
+
+class Planted:
+    """Rows whose residual about the affine map is a bilinear form of rank 2."""
+
+    recipe = None
+    document = np.repeat(np.arange(10), 3)
+
+    def __init__(self):
+        g = torch.Generator().manual_seed(3)
+        normal = lambda *shape: torch.randn(shape, generator=g)
+        weight, a, b, out = normal(8, 8), normal(8, 2), normal(8, 2), normal(2, 8)
+        y = lambda x: x @ weight + ((x @ a) * (x @ b)) @ out + 0.1 * normal(*x.shape)
+        x, u = normal(4000, 8), normal(30, 40, 8)
+        self.rows, self.affine = (x, y(x), u, y(u)), Moments.of(x, y(x)).fit()
+        self.affine = AffineMap(self.affine.weight.float(), self.affine.bias.float())
+
+    def __getitem__(self, block):
+        return self.rows
+
+
+@pytest.fixture(scope="module")
+def planted():
+    return Planted()
+
+
+def test_a_planted_bilinear_residual_is_found(planted):
+    found = fit_probe(planted, 0, planted.affine, "product", 1200)
+    gain, left = found.gain(planted.document), found.linear.sum() / found.total.sum()
+    assert gain.low > 0 and gain.value > 0.9 * left  # of the variance that the map leaves
+    x, y, u, v = planted.rows
+    error = (found.module(u) - v).double().square().sum((1, 2)).numpy()
+    np.testing.assert_allclose(error, found.error.min(0), rtol=0.05)
+    np.testing.assert_allclose(
+        found.linear, (planted.affine(u) - v).square().sum((1, 2)), rtol=1e-4
+    )
+    np.testing.assert_allclose(found.error[0], found.linear, rtol=1e-4)  # it starts at the map
+    cosine = torch.cosine_similarity(found.module(u), v, dim=-1).mean(1)
+    np.testing.assert_allclose(found.cosine[0], cosine, rtol=1e-4)
+    assert found.gate[0] == pytest.approx(np.exp(-2), rel=1e-4)
+    torch.testing.assert_close(found.module.weight, planted.affine.weight)  # the map was frozen
+
+
+def test_a_permuted_residual_gives_nothing(planted):
+    gain = fit_probe(planted, 0, planted.affine, "product", 400, target="permuted").gain(
+        planted.document
+    )
+    assert abs(gain.value) < 0.01
+
+
+def test_planted_targets_are_seen_by_their_own_kind(planted):
+    gain = lambda kind, target: (
+        fit_probe(planted, 0, planted.affine, kind, 300, target=target).gain(planted.document).value
+    )
+    assert gain("product", "planted_product") > 2 * max(gain("triple", "planted_product"), 0.01)
+
+
+def test_a_triple_sees_no_pair(planted):
+    pair, triple = (
+        fit_probe(planted, 0, planted.affine, kind, 200).gain(planted.document).value
+        for kind in ("product", "triple")
+    )
+    assert triple < 0.5 * pair
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_whole_candidates_work_in_raw_units(planted, kind):
+    found, (_, _, u, v) = fit_probe(planted, 0, planted.affine, kind, 60), planted.rows
+    error = (found.module(u) - v).double().square().sum()
+    assert float(error) == pytest.approx(found.error.sum(1).min(), rel=1e-3)
+    assert found.error.sum(1).min() < found.error[0].sum()
+    assert np.isnan(found.gate[0]) == (kind not in ("poly", "poly_wide"))
+
+
+def test_unseen_errors_are_chosen_on_the_other_half(planted):
+    found = fit_probe(planted, 0, planted.affine, "product", 40)
+    even = planted.document % 2 == 0
+    found.error = np.stack([np.where(even, 1.0, 3.0), np.where(even, 3.0, 1.0)])
+    # Checkpoint 0 is best on even documents, so odd ones are read there, and the other way round.
+    assert (found.unseen(planted.document) == 3.0).all()
+
+
+class And(nn.Module):
+    def forward(self, x):
+        return x[..., :1] * x[..., 1:2]
+
+
+def test_conjunction_index(generator):
+    x = torch.randn(500, 6, generator=generator)
+    affine = AffineMap(torch.randn(6, 4, generator=generator), torch.ones(4))
+    assert conjunction_index(affine, x) == pytest.approx(0, abs=1e-9)
+    pair = x[:, :2] - x[:, :2].mean(0)
+    assert conjunction_index(And(), pair) == pytest.approx(1, abs=1e-6)
+    both = nn.Sequential(nn.Linear(6, 6), nn.GELU())
+    assert 0 < conjunction_index(both, x) < 1
+    assert next(both.parameters()).dtype == torch.float32  # the caller's module is as it was

@@ -1,0 +1,128 @@
+"""What the library's files, the ledger and the set-up files say of one another."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import jupyter_client
+import pytest
+
+import lib
+from lib.claims import _RULE, PUBLISHED, ledger
+from lib.series import PAPERS, notebooks, plan
+
+ROOT = Path(lib.__file__).resolve().parents[1]
+MODULES = sorted(p.stem for p in (ROOT / "lib").glob("[a-z]*.py"))
+
+
+def floors() -> dict[str, int]:
+    """The floor of each module in the map of lib/__init__.py, from the top."""
+    found, plan = {}, re.search(r"this list:\n\n(.*?)\n\n", lib.__doc__, re.DOTALL)[1]
+    for floor, line in enumerate(plan.splitlines()):
+        found |= {name: floor for name in re.split(r"\s{3,}", line.strip())[0].split()}
+    return found
+
+
+def imports(name: str) -> set[str]:
+    """Modules of lib that `name` imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / "lib" / f"{name}.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "lib":
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("lib.")}
+    return found
+
+
+def test_the_map_names_every_module():
+    assert sorted(floors()) == MODULES
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_only_point_up_the_map(name):
+    floor = floors()
+    below = {other for other in imports(name) if floor[other] > floor[name]}
+    assert not below, f"{name} imports {below} from below it"
+    assert "second" not in imports(name)
+
+
+def test_imports_have_no_circle():
+    left = {name: imports(name) for name in MODULES}
+    while free := [name for name, wanted in left.items() if not wanted & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"a circle among {sorted(left)}"
+
+
+def test_every_ledger_row_can_be_judged():
+    rows, there = ledger(), {p.stem for p in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
+    assert rows.id.is_unique
+    for row in rows.itertuples():
+        rule = _RULE.fullmatch(row.rule)
+        assert rule, f"{row.id}: {row.rule}"
+        numbers = [float(x) for x in (rule[3], rule[4], rule[5]) if x]
+        assert numbers == sorted(numbers)
+        assert re.fullmatch(r"\d\d_[a-z0-9_]+", row.notebook) and row.notebook in there, row.id
+        assert re.fullmatch(r"paper|ours: .+", row.threshold), row.id
+        assert row.sentence.endswith(".") and "\n" not in row.sentence and row.null, row.id
+        assert row.null != "none", f"{row.id}: none needs its reason"
+        assert (PUBLISHED / f"{row.paper}.csv").exists()
+
+
+def test_notebooks_judge_claims_that_stand_in_the_ledger():
+    rows = ledger()
+    for slug in rows.notebook.unique():
+        text = (ROOT / "notebooks" / f"{slug}.ipynb").read_text()
+        for id in re.findall(r"run\.claim\(\s*(?:\\n\",\s*\"\s*)?\\\"([\w.-]+)\\\"", text):
+            assert id in rows.index and rows.loc[id].notebook == slug, f"{slug}: {id}"
+
+
+def test_every_dependency_is_pinned():
+    name = lambda line: re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
+    lines = (ROOT / "constraints.txt").read_text().split()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+    pinned = {name(line) for line in lines}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
+    assert not {name(line) for line in wanted} - pinned
+
+
+def test_conda_installs_the_same_pins():
+    text = (ROOT / "environment.yml").read_text()
+    assert "--constraint constraints.txt" in text and "--editable .[test]" in text
+
+
+def test_numbers_and_papers_choose_notebooks():
+    everything = notebooks()
+    assert everything[0].startswith("01") and everything[-1].startswith("00")
+    assert [n[:2] for n in notebooks("01,03-05")] == ["01", "03", "04", "05"]
+    for paper in PAPERS:
+        assert notebooks(paper=paper) == sorted(notebooks(paper=paper)) != []
+
+
+def test_a_series_has_a_report_for_each_model_and_seed():
+    runs = plan(dict(n="01", model="tiny-gpt2,tiny-neox", seed="42,43", profile="smoke"))
+    assert len(runs) == 4
+    assert runs["smoke-tiny-neox-seed43/01_linear_recoverability"] == {
+        "profile": "smoke",
+        "seed": 43,
+        "model": "tiny-neox",
+    }
+    assert [*plan(dict(n="1"))] == ["laptop/01_linear_recoverability"]
+
+
+def test_the_kernel_of_the_lab_imports_lib(tmp_path):
+    manager, client = jupyter_client.manager.start_new_kernel(kernel_name="python3", cwd=tmp_path)
+    try:
+        heard = []
+        code = "import sys, lib, lib.errors; print(sys.executable, lib.__file__)"
+        client.execute_interactive(code, timeout=60, output_hook=heard.append)
+        told = "".join(m["content"].get("text", "") for m in heard)
+        assert told.split() == [sys.executable, lib.__file__]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)

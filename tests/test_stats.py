@@ -1,0 +1,197 @@
+"""The interval and its kin, and the verdict on a claim."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+import lib.claims
+from lib.claims import in_words, judge, published
+from lib.stats import (
+    Interval,
+    halves,
+    interval,
+    intervals,
+    over_seeds,
+    rank_correlation,
+    spread,
+    sums,
+)
+
+
+def test_the_interval_of_a_mean_covers():
+    rng, hits, runs = np.random.default_rng(0), 0, 300
+    for _ in range(runs):
+        values = rng.normal(3, 2, 12)
+        found = interval(lambda w: w @ values / w.sum(1), np.arange(12), draws=300)
+        assert found.value == pytest.approx(values.mean())
+        hits += found.low < 3 < found.high
+    assert 0.91 < hits / runs < 0.99
+
+
+def test_the_interval_is_the_textbooks_for_a_mean():
+    values = np.random.default_rng(1).normal(size=200)
+    found = interval(lambda w: w @ values / w.sum(1), np.arange(200), draws=4000)
+    oracle = scipy.stats.t.interval(0.95, 199, values.mean(), scipy.stats.sem(values))
+    np.testing.assert_allclose([found.low, found.high], oracle, atol=0.01)
+
+
+def test_the_interval_draws_documents_not_rows():
+    values = np.repeat(np.random.default_rng(2).normal(size=12), 50)
+    document = np.repeat(np.arange(12), 50)
+    mean = lambda values: lambda w: w @ values / w.sum(1)
+    rows, once = interval(mean(values), document), interval(mean(values[::50]), np.arange(12))
+    assert rows == pytest.approx(once)
+
+
+def test_no_interval_from_few_documents_or_no_variation():
+    mean = lambda w: w @ np.ones(w.shape[1]) / w.sum(1)
+    for n in (5, 20):
+        found = interval(mean, np.arange(n))
+        assert found.value == 1 and np.isnan([found.low, found.high]).all()
+
+
+def test_sums_and_intervals():
+    rng, document = np.random.default_rng(3), np.array([4, 4, 9, 2, 2, 2])
+    values = rng.normal(size=(2, 6, 3))
+    oracle = [[v[document == d].sum() for d in (2, 4, 9)] for v in values]
+    np.testing.assert_allclose(sums(values, document), oracle)
+    top, bottom = rng.random((3, 10)), 1 + rng.random((3, 10))
+    joint, single = (intervals(top, bottom, joint=j) for j in (True, False))
+    for a, b, t, n in zip(joint, single, top, bottom):
+        assert a.value == b.value == pytest.approx(t.sum() / n.sum())
+        assert a.low < b.low < b.high < a.high
+    assert Interval(0.0, -1.0, 1.0).map(np.exp) == (1, np.exp(-1), np.exp(1))
+
+
+def test_halves_go_by_document():
+    document = np.repeat(np.arange(7), 3)
+    mask = halves(document)
+    assert sorted(map(len, map(np.unique, (document[mask], document[~mask])))) == [3, 4]
+    assert not {*document[mask]} & {*document[~mask]}
+
+
+def test_spread():
+    assert spread(6, None) == spread(6, 9) == [0, 1, 2, 3, 4, 5]
+    assert spread(30, 4) == [0, 10, 19, 29]
+
+
+def test_over_seeds_is_students():
+    found, values = over_seeds([1.0, 2.0, 4.0]), [1.0, 2.0, 4.0]
+    oracle = scipy.stats.ttest_1samp(values, 0).confidence_interval()
+    assert (found.low, found.high) == pytest.approx((oracle.low, oracle.high))
+    assert np.isnan(over_seeds([1.0]).low) and np.isnan(over_seeds([2.0, 2.0]).low)
+
+
+def test_rank_correlation_is_told_from_zero_at_036():
+    x = np.arange(30)
+    y = np.random.default_rng(4).permutation(30)
+    found = rank_correlation(x, y)
+    assert found.value == pytest.approx(scipy.stats.spearmanr(x, y).statistic)
+    margin = np.tanh(1.96 * np.sqrt(1.06 / 27))
+    assert margin == pytest.approx(0.37, abs=0.01)
+    assert found.low < found.value < found.high
+    assert rank_correlation(x, x).low > 0.99 and np.isnan(rank_correlation(x[:3], y[:3]).low)
+
+
+# Verdicts -----------------------------------------------------------------------------------------
+
+RULES = {"more": "> 0.5", "less": "< 0.5", "within": "in -1 1", "some": "any > 0.5"}
+RULES |= {"every": "all > 0.5", "broken": "about 0.5"}
+nan = float("nan")
+sure = lambda value, half=0.1: Interval(value, value - half, value + half)
+
+
+@pytest.fixture(autouse=True)
+def ledger(monkeypatch):
+    """A ledger of one claim for each kind of rule."""
+    rows = pd.DataFrame({"id": [*RULES], "rule": [*RULES.values()]})
+    rows = rows.assign(sentence="It is so.", null="noise", amended="", notebook="01_x")
+    monkeypatch.setattr(lib.claims, "ledger", lambda: rows.set_index("id", drop=False))
+
+
+@pytest.mark.parametrize(
+    ("id", "statistic", "verdict"),
+    [
+        ("more", sure(0.7), "holds here"),
+        ("more", sure(0.55), "open"),
+        ("more", sure(0.3), "fails here"),
+        ("less", sure(0.3), "holds here"),
+        ("less", sure(0.55), "open"),
+        ("less", sure(0.7), "fails here"),
+        ("within", sure(0.2), "holds here"),
+        ("within", sure(0.95), "open"),
+        ("within", sure(-2.0), "fails here"),
+        ("more", 0.9, "open"),  # a number has no interval
+        ("more", Interval(0.9, nan, nan), "open"),
+        ("some", [sure(0.1), sure(0.9)], "holds here"),
+        ("some", [sure(0.1), sure(0.55)], "open"),
+        ("some", [sure(0.1), sure(0.2)], "open"),  # "there is" never fails on one model
+        ("some", [Interval(0.9, nan, nan), sure(0.9)], "holds here"),
+        ("every", [sure(0.8), sure(0.9)], "holds here"),
+        ("every", [sure(0.8), sure(0.55)], "open"),
+        ("every", [sure(0.8), sure(0.1)], "fails here"),
+        ("every", [sure(0.8), Interval(0.9, nan, nan)], "open"),
+    ],
+)
+def test_verdict(id, statistic, verdict):
+    assert judge(id, statistic).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("id", "statistic", "null", "verdict", "why"),
+    [
+        ("more", sure(0.9), sure(0.1), "holds here", ""),
+        ("more", sure(0.9), sure(0.8), "open", "its null passes too"),
+        ("more", sure(0.9), 0.8, "open", "its null passes too"),
+        ("more", sure(0.7, 0.15), sure(0.55, 0.2), "open", "not told apart from its null"),
+        ("more", sure(0.3), sure(0.1), "fails here", ""),
+        ("less", sure(0.1), sure(0.9), "holds here", ""),
+        ("less", sure(0.1), sure(0.2), "open", "its null passes too"),
+        ("within", sure(0.0), sure(3.0), "holds here", ""),
+        ("within", sure(0.0), sure(0.5), "open", "its null passes too"),
+        ("some", [sure(0.9), sure(0.1)], [sure(0.2), sure(0.8)], "open", "its null passes too"),
+        ("every", [sure(0.9)] * 2, [sure(0.9), sure(0.1)], "holds here", ""),
+        ("every", [sure(0.9)] * 2, [sure(0.8)] * 2, "open", "its null passes too"),
+    ],
+)
+def test_verdict_beside_its_null(id, statistic, null, verdict, why):
+    found = judge(id, statistic, null)
+    assert (found.verdict, found.why) == (verdict, why)
+
+
+def test_the_unit_that_decided_is_named():
+    several = [sure(0.8), sure(0.1), sure(0.9)]
+    assert judge("every", several, units="abc").unit == "b"
+    assert judge("some", several, units="abc").unit == "c"
+    assert judge("more", sure(0.8), units="a").unit == ""
+
+
+def test_the_line_tells_it_all():
+    line = judge("more", sure(0.9), sure(0.1)).line
+    assert line == (
+        "✔ **holds here** · It is so. · 0.90 [0.80, 1.00] · rule > 0.5 · null: noise 0.10 [0.00, 0.20]"
+    )
+    assert "its null passes too" in judge("more", sure(0.9), sure(0.9)).line
+
+
+@pytest.mark.parametrize("id", ["mroe", "broken"])
+def test_an_unknown_claim_or_rule(id):
+    from lib.errors import InputError
+
+    with pytest.raises(InputError, match="known are more, less|write > 0.5"):
+        judge(id, 0.5)
+
+
+def test_numbers_in_words():
+    assert in_words(Interval(0.5512, 0.541, 0.561)) == "0.551 [0.541, 0.561]"
+    assert in_words(Interval(-3.0, -5.0, -1.0)) == "−3.0 [−5.0, −1.0]"
+    assert in_words(Interval(12345.0, 12000.0, 13000.0)) == "1.2e4 [1.2e4, 1.3e4]"
+    assert in_words(Interval(0.25, nan, nan)) == "0.25"
+
+
+def test_published_numbers_are_filtered():
+    rows = published("whipp")
+    chosen = published("whipp", subject="gpt2")
+    assert 0 < len(chosen) < len(rows) and {*chosen.subject} == {"gpt2"}
+    assert rows.value.dtype == float
