@@ -7,10 +7,8 @@ from tqdm import tqdm
 
 from lib.cache import step
 from lib.errors import InputError
-from lib.hooks import capture
-from lib.model import Subject
+from lib.hooks import Rows
 from lib.moments import Moments
-from lib.text import Windows
 
 BATCH = 128
 FRACTIONS = (0.1, 0.3, 1.0)  # of the stable rate; the best for SGD is picked on fit rows
@@ -18,16 +16,9 @@ FRACTIONS = (0.1, 0.3, 1.0)  # of the stable rate; the best for SGD is picked on
 
 @step(version=1)
 def descend(
-    subject: Subject,
-    fit: Windows,
-    test: Windows,
-    block: int,
-    optimizer: str,
-    steps: int,
-    seed: int,
-    whiten: bool = False,
+    rows: Rows, block: int, optimizer: str, steps: int, seed: int, whiten: bool = False
 ) -> dict[str, np.ndarray]:
-    """Train a linear layer on minibatches of a block's FFN rows, and follow it on `test`.
+    """Train a linear layer on minibatches of a block's FFN rows, and follow it on the test rows.
 
     optimizer: "sgd" at the best of three fractions of its stable rate, or "adamw" at 1e-3; `whiten`
     gives it inputs of unit covariance. Returns step [k]; error [k, n]: Σ‖y-ŷ‖² on each test window;
@@ -35,8 +26,7 @@ def descend(
     """
     if optimizer not in ("sgd", "adamw"):
         raise InputError(f"optimizer {optimizer!r} is unknown: use 'sgd' or 'adamw'.")
-    x, y = (side.flatten(0, 1) for side in capture(subject, fit, [block])[block])
-    x_test, y_test = capture(subject, test, [block])[block]
+    x, y, x_test, y_test = rows[block]
     if whiten:
         moments = Moments.of(x, y)
         e, v = moments.eigen

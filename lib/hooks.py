@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -133,6 +134,25 @@ def capture(
 
     forward(subject, windows, on_ffn=keep, blocks=blocks, desc="capturing rows")
     return {i: (torch.cat(x), torch.cat(y)) for i, (x, y) in rows.items()}
+
+
+class Rows:
+    """(x, y) rows of a few FFNs on fit and test windows, captured when first asked for."""
+
+    def __init__(self, subject: Subject, fit: Windows, test: Windows, blocks: list[int]):
+        self.subject, self.fit, self.test, self.blocks = subject, fit, test, blocks
+        how = subject.recipe and f"{subject.recipe} | {fit.recipe} | {test.recipe}"
+        self.recipe = how
+
+    @cached_property
+    def _all(self) -> tuple[dict, dict]:
+        return tuple(capture(self.subject, w, self.blocks) for w in (self.fit, self.test))
+
+    def __getitem__(self, block: int) -> tuple[torch.Tensor, ...]:
+        """x [n, d], y [n, d] of the fit text; x [m, seq_len, d], y [m, seq_len, d] of the test."""
+        fit, test = self._all
+        x, y = fit[block]
+        return x.flatten(0, 1), y.flatten(0, 1), *test[block]
 
 
 def capture_residual(

@@ -12,11 +12,9 @@ from tqdm import tqdm
 
 from lib.cache import step
 from lib.errors import InputError, unknown
-from lib.hooks import capture
-from lib.model import Subject
+from lib.hooks import Rows
 from lib.moments import AffineMap
 from lib.stats import Interval, interval, sums
-from lib.text import Windows
 
 START = -2.0  # initial log gate: exp(-2) = 0.135 (Whipp §5.3)
 BATCH, CHECKS = 256, 20
@@ -74,25 +72,6 @@ def build(kind: str, d: int, seed: int = 42) -> nn.Module:
         return nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, d))
 
 
-class Rows:
-    """(x, y) rows of a few FFNs on fit and test windows, captured when first asked for."""
-
-    def __init__(self, subject: Subject, fit: Windows, test: Windows, blocks: list[int]):
-        self.subject, self.fit, self.test, self.blocks = subject, fit, test, blocks
-        how = subject.recipe and f"{subject.recipe} | {fit.recipe} | {test.recipe}"
-        self.recipe = how
-
-    @functools.cached_property
-    def _all(self) -> tuple[dict, dict]:
-        return tuple(capture(self.subject, w, self.blocks) for w in (self.fit, self.test))
-
-    def __getitem__(self, block: int) -> tuple[torch.Tensor, ...]:
-        """x [n, d], y [n, d] of the fit text; x [m, seq_len, d], y [m, seq_len, d] of the test."""
-        fit, test = self._all
-        x, y = fit[block]
-        return x.flatten(0, 1), y.flatten(0, 1), *test[block]
-
-
 class Fitted:
     """A fitted candidate in one block's place, and its errors along its training."""
 
@@ -147,9 +126,9 @@ def fit_probe(
     rate is 2e-3 with a cosine: the paper's scale-aware fit (§5.5), with a schedule of ours.
 
     `target` "ffn" is the FFN. The others are worlds to compare with: "permuted" deals what the map
-    leaves to other positions in the fit text, so that there is nothing to find; "planted_…" puts in
-    its place, in both texts, a random rank-16 product, one of three factors, or a two-layer network
-    of width 32, of the same size. Raises InputError for an unknown kind or target.
+    leaves to other positions in the fit text, so that there is nothing to find; the planted ones
+    put in its place, in both texts, a random rank-16 product, one of three factors, or a two-layer
+    network of width 32, of the same size. Raises InputError for an unknown kind or target.
     """
     build(kind, 16)
     if target not in TARGETS:
@@ -264,7 +243,7 @@ def conjunction_index(module: nn.Module, x: torch.Tensor, seed: int = 42) -> flo
 
     x [n, d]; a half is occluded by the mean of x. With f_A, f_B, f_AB, f_0 the responses to one
     half, both and none: joint = f_AB - f_A - f_B + f_0, alone = f_A + f_B - 2 f_0, and the index is
-    |joint| / (|joint| + |alone|), norms over all rows and features. An affine map reads 0, a pure
+    ‖joint‖ / (‖joint‖ + ‖alone‖), norms over all rows and features. An affine map reads 0, a pure
     AND 1.
     """
     module, x = copy.deepcopy(module).double(), x.double()

@@ -93,8 +93,8 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Interval:
-    """Spearman's ρ with Fisher's z interval: over blocks, all of which are there (at thirty blocks
-    |ρ| must pass 0.36 to be told from 0). Its interval is nan below four blocks."""
+    """Spearman's correlation with Fisher's z interval: over blocks, all of which are there (at
+    thirty blocks it must pass 0.36 to be told from 0). The interval is nan below four blocks."""
     rho = float(scipy.stats.spearmanr(x, y).statistic)
     if len(x) < 4:
         return Interval(rho, np.nan, np.nan)

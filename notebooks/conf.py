@@ -1,46 +1,65 @@
-"""How Sphinx makes a site of the reports: make site, or sphinx-build notebooks site."""
+"""How Sphinx makes a site of the committed reports: make site, or sphinx-build notebooks site."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import itables
+import pandas as pd
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
 
 project = html_title = "The Nonlinearity Budget"
 author = "The Nonlinearity Budget contributors"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx-mathjax-offline", "lib.reports.extension"]
-exclude_patterns = ["**.ipynb_checkpoints", "**.part.ipynb", "pages/start.md", "pages/contents.md"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx-mathjax-offline"]
+exclude_patterns = ["**.ipynb_checkpoints"]
 suppress_warnings = ["mystnb.unknown_mime_type"]
 smartquotes = False
 
 # What was executed is shown; nothing is executed here.
 nb_execution_mode = "off"
-nb_render_markdown_format = "myst"
+nb_merge_streams = True
 nb_code_prompt_show, nb_code_prompt_hide = "Show code", "Hide code"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
 autodoc_typehints_format = "short"
-autodoc_inherit_docstrings = False
-autodoc_default_options = {"members": True, "undoc-members": True}
-add_module_names = False
-toc_object_entries_show_parents = "hide"
+autodoc_default_options = {"members": True, "undoc-members": False}
 autodoc_member_order = "bysource"
-maximum_signature_line_length = 80
 
-html_static_path = ["../lib/reports/static"]
-html_css_files = ["site.css"]
-html_favicon = "../lib/reports/static/icon.svg"
+html_favicon = "_static/icon.svg"
 html_theme = "sphinx_book_theme"
-html_context = {"default_mode": "auto"}
 html_show_copyright = False
-html_theme_options = {
-    "home_page_in_toc": True,
-    "use_fullscreen_button": False,
-    "show_navbar_depth": 1,
-    "show_toc_level": 2,
-    # the search stands in the side bar
-    "navbar_start": [],
-    "navbar_center": [],
-    "navbar_end": [],
-    "navbar_persistent": [],
-}
+html_theme_options = {"home_page_in_toc": True, "show_toc_level": 2}
+
+
+def scorecard(app) -> None:
+    """Write scorecard.md: every claim with its verdict, a column a model, to filter and sort."""
+    ledger = pd.read_csv(HERE.parent / "data/published/claims.csv", keep_default_na=False)
+    found = []
+    for path in sorted((HERE.parent / "data/results").glob("*/*/*/claims.csv")):
+        rows = pd.read_csv(path, keep_default_na=False)
+        if "verdict" in rows and "unit" in rows:  # not one of the second edition
+            found.append(rows.assign(model=f"{path.parts[-3]} ({path.parts[-4]})"))
+    verdicts = pd.concat(found) if found else pd.DataFrame(columns=["id", "model", "verdict"])
+    by_model = verdicts.pivot_table(index="id", columns="model", values="verdict", aggfunc="first")
+    table = ledger.merge(by_model, on="id", how="left").fillna("")
+    table = table.drop(columns=["id", "paper"])
+    body = itables.to_html_datatable(table, connected=False, paging=False, column_filters="header")
+    (HERE / "scorecard.md").write_text(
+        "# Scorecard\n\nEvery claim with its rule and its null, and what it came to on each model. "
+        "*Here* is part of a verdict: a claim about GPT-2 is not contradicted by another model.\n\n"
+        f"```{{raw}} html\n{body}\n```\n",
+        encoding="utf-8",
+    )
+
+
+def fold_code(app, docname: str, source: list[str]) -> None:
+    """Show every code cell folded."""
+    if str(app.env.doc2path(docname)).endswith(".ipynb"):
+        source[0] = source[0].replace('"tags": []', '"tags": ["hide-input"]')
+
+
+def setup(app) -> None:
+    app.connect("builder-inited", scorecard)
+    app.connect("source-read", fold_code)

@@ -1,5 +1,7 @@
 """A cache folder of its own for each test process, and the subjects that many tests read."""
 
+# ruff: noqa: E402
+
 import os
 import shutil
 import tempfile

