@@ -108,6 +108,8 @@ def judge(id: str, statistic: Statistic, null: Statistic | None = None, units=No
         passes, beside, _ = decide(points)
         if verdict == "holds here" and passes == "holds here":
             verdict, why = "open", "its null passes too"
+        elif np.isnan(beside.value):
+            pass  # the null's world has no such unit
         elif verdict == "holds here" and not _apart(measured, beside, lower, upper):
             verdict, why = "open", "not told apart from its null"
     named = units is not None and len(_listed(statistic)) > 1
@@ -132,6 +134,8 @@ def _interval(value) -> Interval:
 
 def in_words(i: Interval) -> str:
     """0.55 [0.54, 0.56]: the digits that the width deserves."""
+    if np.isnan(i.value):
+        return "(none there)"
     width = i.high - i.low
     if not width > 0 or not np.isfinite(width):
         return f"{i.value:.3g}".replace("-", "−")
