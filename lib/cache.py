@@ -47,7 +47,8 @@ def whole(target: Path) -> Iterator[Path]:
             "make room there, or set $NONLINEARITY_CACHE to a folder of your own."
         ) from None
     finally:
-        shutil.rmtree(part, ignore_errors=True) if part.is_dir() else part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
 
 
 def step(version: int, ignore: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 
 import numpy as np
@@ -73,7 +74,8 @@ def judge(id: str, statistic: Statistic, null: Statistic | None = None, units=No
     `any` claim never fails on one model. Raises InputError for an unknown id.
     """
     if id not in ledger().index:
-        raise unknown("claim", id, [*ledger().index])
+        near = get_close_matches(id, ledger().index, 3)
+        raise unknown("claim", id, near or [f"the ids of {PUBLISHED / 'claims.csv'}"])
     row = ledger().loc[id]
     found = _RULE.fullmatch(row.rule)
     if not found:
@@ -96,10 +98,13 @@ def judge(id: str, statistic: Statistic, null: Statistic | None = None, units=No
             verdict, at = "fails here", outside.index(True) if not outside[at] else at
         else:
             verdict = "open"
+        if quantifier == "any" and all(outside):
+            refuted.append("one model cannot refute it")
         return verdict, several[at], at
 
+    refuted: list[str] = []
     verdict, measured, at = decide(statistic)
-    why = "" if np.isfinite(measured.low) else "no interval can be told here"
+    why = "".join(refuted) if np.isfinite(measured.low) else "no interval can be told here"
     beside = None
     if null is not None:
         # A null without an interval of its own is a point: it passes where the point lies inside.

@@ -8,30 +8,21 @@ from tqdm import tqdm
 from lib.cache import step
 from lib.errors import InputError
 from lib.hooks import Rows
-from lib.moments import Moments
 
 BATCH = 128
 FRACTIONS = (0.1, 0.3, 1.0)  # of the stable rate; the best for SGD is picked on fit rows
 
 
 @step(version=1)
-def descend(
-    rows: Rows, block: int, optimizer: str, steps: int, seed: int, whiten: bool = False
-) -> dict[str, np.ndarray]:
+def descend(rows: Rows, block: int, optimizer: str, steps: int, seed: int) -> dict[str, np.ndarray]:
     """Train a linear layer on minibatches of a block's FFN rows, and follow it on the test rows.
 
-    optimizer: "sgd" at the best of three fractions of its stable rate, or "adamw" at 1e-3; `whiten`
-    gives it inputs of unit covariance. Returns step [k]; error [k, n]: Σ‖y-ŷ‖² on each test window;
+    optimizer: "sgd" at the best of three fractions of its stable rate, or "adamw" at 1e-3. Returns step [k]; error [k, n]: Σ‖y-ŷ‖² on each test window;
     total [n]: Σ‖y-ȳ‖²; rate. Nobody optimises the bias or the scale of y for it: that is the point.
     """
     if optimizer not in ("sgd", "adamw"):
         raise InputError(f"optimizer {optimizer!r} is unknown: use 'sgd' or 'adamw'.")
     x, y, x_test, y_test = rows[block]
-    if whiten:
-        moments = Moments.of(x, y)
-        e, v = moments.eigen
-        scale = (v * (moments.n / e).sqrt()).float()
-        x, x_test = ((side - moments.mean_x.float()) @ scale for side in (x, x_test))
     x, x_test = (torch.nn.functional.pad(side, (0, 1), value=1.0) for side in (x, x_test))
     rate = 1e-3
     if optimizer == "sgd":

@@ -16,6 +16,7 @@ from torch import nn
 from tqdm import tqdm
 
 from lib.cache import step
+from lib.errors import InputError
 from lib.hooks import forward
 from lib.model import Subject
 from lib.moments import AffineMap, BlockSample, Moments, collect, join
@@ -38,7 +39,7 @@ class RepairedMap(nn.Module):
         self.recipe = affine.recipe
 
     def massive(self, x: torch.Tensor) -> torch.Tensor:  # [..., d] -> [...] bool
-        return x @ self.direction > self.threshold
+        return x.float() @ self.direction > self.threshold
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y, massive = self.affine(x), self.massive(x)
@@ -72,6 +73,10 @@ class Fits:
 def fit_maps(subject: Subject, windows: Windows) -> Fits:
     """Fit every FFN's affine map in closed form, in one pass over `windows`; also on their first
     eighth, quarter and half, for the learning curve."""
+    if len(windows) < 8:
+        raise InputError(
+            f"{windows.name}: {len(windows)} windows are too few to fit maps: give at least 8."
+        )
     found, recipe = _fit_maps(subject, windows), _fit_maps.recipe(subject, windows)
     named = lambda what: f"{recipe} {what}" if recipe else None
 
@@ -206,6 +211,7 @@ def _score(subject: Subject, windows: Windows, fits: Fits) -> dict:
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
         keep = lambda name, value: parts[name][b].append(value.cpu().numpy())
+        x, y = x.float(), y.float()
         norm = y.norm(dim=-1)
         massive = norm > float(fits.limit[b])
         for name, maps in families.items():

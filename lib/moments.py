@@ -168,6 +168,7 @@ def _collect(subject: Subject, windows: Windows) -> dict:
     seen = [0] * len(subject)
 
     def add(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        x, y = x.float(), y.float()  # numpy has no bfloat16
         norm = y.norm(dim=-1)  # [batch, position]
         norms[i].append(norm.cpu().numpy())
         x, y, norm = x.flatten(0, 1), y.flatten(0, 1), norm.flatten()

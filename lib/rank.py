@@ -20,7 +20,7 @@ def directions(train: Moments) -> torch.Tensor:
     return v.flip(1)[:, : min(weight.shape[1], len(train.eigen[0]))]
 
 
-@step(version=1)
+@step(version=2)
 def rank_gains(
     subject: Subject, fit: Windows, test: Windows, fits: Fits, bulk: bool = False
 ) -> dict[str, np.ndarray]:
@@ -37,7 +37,8 @@ def rank_gains(
         v, affine = directions(moments), moments.fit()
         maps.append([t.float() for t in (v, affine.weight @ v, affine.weight)])
         maps[-1] += [moments.mean_x.float(), moments.mean_y.float()]
-    parts: dict[str, list] = {n: [[] for _ in subject.blocks] for n in ("gain", "error", "y", "yy")}
+    names = ("gain", "error", "y", "yy", "n")
+    parts: dict[str, list] = {name: [[] for _ in subject.blocks] for name in names}
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
         v, a, weight, mean_x, mean_y = (t.to(x.device) for t in maps[b])
@@ -47,13 +48,13 @@ def rank_gains(
         gain = torch.zeros_like(y)
         gain[..., : p.shape[-1]] = 2 * p * q - p.square()
         values = {"gain": gain, "error": (y - x @ weight).square(), "y": y, "yy": y.square()}
+        values["n"] = torch.ones_like(y[..., :1])
         for name, value in values.items():
             parts[name][b].append((value * kept).double().sum(1).cpu().numpy())
 
     forward(subject, test, on_ffn=add, desc="ranks")
     found = {name: np.stack([np.concatenate(p) for p in by]) for name, by in parts.items()}
-    y, yy = found.pop("y"), found.pop("yy")
-    n = np.full((len(subject), len(test), 1), float(test.tokens.shape[1]))
+    y, yy, n = (found.pop(name) for name in ("y", "yy", "n"))  # n: the kept tokens of a window
     mean = y.sum(1, keepdims=True) / n.sum(1, keepdims=True)
     return found | {"start": yy.sum(-1), "total": yy - 2 * y * mean + n * mean**2}
 

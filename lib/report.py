@@ -93,7 +93,6 @@ class Run:
         """Show a figure, and keep it in figures/ when the committed notebooks are made; `hero`
         shows it under the answer, at the top. `alt` is one sentence for who does not see it."""
         home = ROOT / "figures" if RENDER in os.environ else self.folder
-        home.mkdir(parents=True, exist_ok=True)
         with whole(home / f"{self.notebook[:2]}_{what}.png") as part:
             figure.savefig(part, format="png", dpi=160)
             png = part.read_bytes()

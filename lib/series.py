@@ -65,7 +65,7 @@ def plan(config: dict) -> dict[str, dict]:
             parts = [profile, Path(model).name.replace(":", "~"), Path(corpus or "").stem]
             parts += [f"seed{seed}"] if seed != "42" else []
             run = "-".join(filter(None, parts))
-            for name in notebooks(str(config.get("n") or ""), config.get("paper") or ""):
+            for name in notebooks(str(config.get("number") or ""), config.get("paper") or ""):
                 given = {"profile": profile, "seed": int(seed)}
                 given |= {"model": model} if model else {}
                 given |= {"corpus": corpus} if corpus else {}
@@ -165,12 +165,13 @@ def main() -> None:
     what = sys.argv[1] if len(sys.argv) > 1 else "report"
     if what == "one":
         return one(sys.argv[2], json.loads(sys.argv[3]))
-    names = ("profile", "model", "corpus", "seed", "paper", "n")
+    names = ("profile", "model", "corpus", "seed", "paper")
     config = {k: os.environ[k.upper()] for k in names if os.environ.get(k.upper())}
-    if what == "notebook" and "n" not in config:
+    config |= {"number": os.environ["N"]} if os.environ.get("N") else {}
+    if what == "notebook" and "number" not in config:
         raise InputError("no notebook was named: give for example make notebook N=01.")
     if what == "render":
-        return render(notebooks(config.get("n", ""), config.get("paper", "")))
+        return render(notebooks(config.get("number", ""), config.get("paper", "")))
     runs = plan(config)
     folder = ROOT / "runs" / next(iter(runs)).partition("/")[0]
     jobs = os.environ.get("JOBS") or str(os.cpu_count() or 1)

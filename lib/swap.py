@@ -138,7 +138,7 @@ def heal(
     and batch are ours. Every pass resumes at the module's block. A module may be the block's own
     FFN, the heal-original control.
     """
-    blocks = sorted({key[0] for key in modules})
+    blocks = sorted({get_block(subject, key[0]).index for key in modules})
     streams = {}  # filled only if something is not in the cache
     healed = {}
     for key, module in modules.items():

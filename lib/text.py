@@ -9,12 +9,14 @@ import ast
 import hashlib
 import json
 import lzma
+import os
 import re
 import sysconfig
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
@@ -93,12 +95,12 @@ def _gutenberg(book: int) -> Callable[[], list[str]]:
         try:
             with urllib.request.urlopen(url, timeout=30) as page:
                 text = page.read().decode("utf-8", "replace")
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise InputError(
                 f"book {book} could not be had from Project Gutenberg ({error}): check the "
                 "network, or save it as a text file and give its path as corpus."
             ) from None
-        return pieces(re.split(r"\*\*\* (?:START|END) OF TH[^\n]*\*\*\*", text)[1])
+        return pieces(re.split(r"\*\*\* (?:START|END) OF TH[^\n]*\*\*\*", f"{text}\n")[:2][-1])
 
     return load
 
@@ -120,7 +122,7 @@ CORPORA = {
 
 def check_corpus(name: str) -> None:
     """Raise InputError unless `name` is a known corpus or a text file; loads nothing."""
-    if name not in CORPORA and not Path(str(name)).is_file():
+    if name not in CORPORA and not os.path.isfile(str(name)):
         raise unknown("corpus", name, [*CORPORA, "or the path of a text file"])
 
 

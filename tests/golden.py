@@ -19,10 +19,11 @@ def compute() -> dict[str, dict]:
     import numpy as np
 
     from lib.descent import descend
+    from lib.hooks import Rows
     from lib.linear import _fit_maps, _score, cross_validate, fit_maps, score
     from lib.model import load_subject
     from lib.moments import _collect
-    from lib.probes import Rows, _fit, fit_probe
+    from lib.probes import _fit, fit_probe
     from lib.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
     from lib.swap import _base, _heal, _swapped, heal, sweep
     from lib.text import cut_windows, load_corpus
@@ -69,7 +70,7 @@ def compute() -> dict[str, dict]:
         probe = fit_probe(rows, 2, fits.plain[2], kind, 60)
         keep(_fit, f"gain of a {kind} in block 2", probe.gain(test.document).value)
     for optimizer in ("sgd", "adamw"):
-        run = descend(subject, fit, test, 2, optimizer, 100, 42)
+        run = descend(rows, 2, optimizer, 100, 42)
         keep(descend, f"r2 by {optimizer}", 1 - run["error"][-1].sum() / run["total"].sum())
     return found
 

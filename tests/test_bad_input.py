@@ -21,7 +21,7 @@ from lib.assets import fetch, smollm2_folder
 from lib.cache import cache_folder, step
 from lib.descent import descend
 from lib.errors import InputError
-from lib.hooks import capture, check_windows, forward, get_block, resume, swap
+from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
 from lib.linear import fit_maps
 from lib.model import TINY, as_subject, check_model, load_subject
 from lib.moments import Moments
@@ -123,7 +123,7 @@ def test_unknown_block(refused, subject, test, fits):
         lambda: capture(subject, test, [2, 6]),
         lambda: sweep(subject, test, {6: zero}),
         lambda: heal(subject, test, {(6, "x"): zero}, 1),
-        lambda: descend(subject, test, test, 6, "sgd", 1, 42),
+        lambda: descend(Rows(subject, test, test, [6]), 6, "sgd", 1, 42),
     ):
         with refused("block 6"):
             run()
@@ -145,7 +145,7 @@ def test_unknown_candidate_target_and_optimizer(refused, subject, test, fits):
     with refused("rank 17", "1 to 16"):
         PolyLinear(16, 17)
     with refused("adam", "adamw"):
-        descend(subject, test, test, 0, "adam", 1, 42)
+        descend(Rows(subject, test, test, [0]), 0, "adam", 1, 42)
 
 
 # The outer world ----------------------------------------------------------------------------------

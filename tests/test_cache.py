@@ -68,21 +68,6 @@ def test_a_damaged_entry_is_removed_and_made_again(counted, damage):
     assert np.load(entry)["y"] == 8 and entries() == [entry]
 
 
-def test_a_damaged_entry_is_removed_even_if_the_step_then_fails(own_cache):
-    @step(version=1)
-    def fails():
-        if entries():
-            return {"y": 1}
-        raise KeyError
-
-    path = cache_folder() / "fails" / f"{fails.recipe()}.npz"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"torn")
-    with pytest.raises(KeyError):
-        fails()
-    assert not entries()
-
-
 def test_tables_are_kept_with_their_types(own_cache):
     table = pd.DataFrame({"a": [1, 2], "b": [0.5, np.nan], "c": ["x", "y"], "d": [True, False]})
     made = step(version=1)(lambda: table)

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import r2_score
 
 from lib.descent import descend
-from lib.hooks import capture, swap
+from lib.hooks import Rows, capture, swap
 from lib.linear import (
     MASSIVE,
     RepairedMap,
@@ -21,7 +21,7 @@ from lib.linear import (
     score,
 )
 from lib.model import load_subject
-from lib.moments import AffineMap, Moments, collect, join, svd_ridge
+from lib.moments import Moments, collect, join, svd_ridge
 from lib.rank import directions, effective_rank, median_feature_r2, rank_gains, rank_r2
 from lib.swap import sweep
 from lib.text import Windows
@@ -241,6 +241,15 @@ def test_rank_profile_is_explicit_rank_k_regression(subject, fit, test, fits, ro
     assert median == pytest.approx(np.median(each), abs=2e-4)
 
 
+def test_rank_totals_leave_massive_tokens_out(subject, fit, test, fits, rows):
+    norm, v = np.linalg.norm(rows[3], axis=1), rows[3].double().numpy()
+    limit = np.quantile(norm, 0.9)
+    memory = replace(subject, recipe=None)
+    found = rank_gains(memory, fit, test, replace(fits, limit=np.full(6, limit)), bulk=True)
+    v = v[norm <= limit]
+    assert found["total"][2].sum() == pytest.approx(((v - v.mean(0)) ** 2).sum(), rel=1e-6)
+
+
 def test_output_directions_of_a_planted_rank(generator):
     normal = lambda *shape: torch.randn(shape, generator=generator).double()
     x, out = normal(2000, 12), torch.linalg.qr(normal(9, 3))[0]
@@ -258,7 +267,8 @@ def test_effective_rank_by_hand():
 
 
 def test_descent_reaches_the_closed_form_only_when_whitened(subject, fit, test, scores):
-    run = lambda *how, **kw: descend(subject, fit, test, 2, *how, 42, **kw)
+    rows = Rows(subject, fit, test, [2])
+    run = lambda *how, **kw: descend(rows, 2, *how, 42, **kw)
     r2 = lambda found: 1 - found["error"][-1].sum() / found["total"].sum()
     whitened, plain = run("sgd", 400, whiten=True), run("sgd", 400)
     closed = scores.r2()[2].value
@@ -270,6 +280,12 @@ def test_descent_reaches_the_closed_form_only_when_whitened(subject, fit, test, 
 def test_windows_of_one_document_have_no_interval(subject, test, fits):
     one = Windows(test.tokens, np.zeros(len(test), int), "one")
     assert all(np.isnan(i.low) and np.isfinite(i.value) for i in score(subject, one, fits).r2())
+
+
+def test_bfloat16_gives_nearly_the_same(fit, test, scores):
+    half = load_subject("tiny-gpt2", device="cpu", dtype=torch.bfloat16)
+    found = score(half, test, fit_maps(half, fit)).r2()
+    assert [r.value for r in found] == pytest.approx([r.value for r in scores.r2()], abs=0.02)
 
 
 @pytest.mark.gpu

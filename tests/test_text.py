@@ -5,10 +5,7 @@ import pytest
 import torch
 
 from lib.text import (
-    CORPORA,
-    Windows,
     articles_of_lines,
-    check_corpus,
     cut_windows,
     load_corpus,
     pieces,
