@@ -55,7 +55,7 @@ def rank_gains(
     forward(subject, test, on_ffn=add, desc="ranks")
     found = {name: np.stack([np.concatenate(p) for p in by]) for name, by in parts.items()}
     y, yy, n = (found.pop(name) for name in ("y", "yy", "n"))  # n: the kept tokens of a window
-    mean = y.sum(1, keepdims=True) / n.sum(1, keepdims=True)
+    mean = y.sum(1, keepdims=True) / np.maximum(n.sum(1, keepdims=True), 1)
     return found | {"start": yy.sum(-1), "total": yy - 2 * y * mean + n * mean**2}
 
 

@@ -266,14 +266,13 @@ def test_effective_rank_by_hand():
     assert np.ceil(effective_rank(r2[:1], 0.8)) == (r2[0] >= 0.8).argmax() + 1
 
 
-def test_descent_reaches_the_closed_form_only_when_whitened(subject, fit, test, scores):
+def test_descent_climbs_towards_the_closed_form(subject, fit, test, scores):
     rows = Rows(subject, fit, test, [2])
-    run = lambda *how, **kw: descend(rows, 2, *how, 42, **kw)
+    run = lambda *how: descend(rows, 2, *how, 42)
     r2 = lambda found: 1 - found["error"][-1].sum() / found["total"].sum()
-    whitened, plain = run("sgd", 400, whiten=True), run("sgd", 400)
-    closed = scores.r2()[2].value
-    assert r2(plain) < r2(whitened) < closed + 0.05
-    assert whitened["step"][-1] == 400 and whitened["error"].shape[1] == len(test)
+    few, many = run("sgd", 20), run("sgd", 400)
+    assert r2(few) < r2(many) < scores.r2()[2].value + 0.05
+    assert many["step"][-1] == 400 and many["error"].shape[1] == len(test)
     assert np.isfinite(run("adamw", 20)["error"]).all()
 
 

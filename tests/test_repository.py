@@ -108,14 +108,14 @@ def test_numbers_and_papers_choose_notebooks():
 
 
 def test_a_series_has_a_report_for_each_model_and_seed():
-    runs = plan(dict(n="01", model="tiny-gpt2,tiny-neox", seed="42,43", profile="smoke"))
+    runs = plan(dict(number="01", model="tiny-gpt2,tiny-neox", seed="42,43", profile="smoke"))
     assert len(runs) == 4
     assert runs["smoke-tiny-neox-seed43/01_linear_recoverability"] == {
         "profile": "smoke",
         "seed": 43,
         "model": "tiny-neox",
     }
-    assert [*plan(dict(n="1"))] == ["laptop/01_linear_recoverability"]
+    assert [*plan(dict(number="1"))] == ["laptop/01_linear_recoverability"]
 
 
 def test_the_kernel_of_the_lab_imports_lib(tmp_path):

@@ -181,7 +181,7 @@ def test_the_line_tells_it_all():
 
 @pytest.mark.parametrize("id", ["mroe", "broken"])
 def test_an_unknown_claim_or_rule(id):
-    with pytest.raises(InputError, match=r"known are more, less|write > 0.5"):
+    with pytest.raises(InputError, match=r"did you mean 'more'|write > 0.5"):
         judge(id, 0.5)
 
 
