@@ -65,7 +65,7 @@ def plan(config: dict) -> dict[str, dict]:
             parts = [profile, Path(model).name.replace(":", "~"), Path(corpus or "").stem]
             parts += [f"seed{seed}"] if seed != "42" else []
             run = "-".join(filter(None, parts))
-            for name in notebooks(str(config.get("number") or ""), config.get("paper") or ""):
+            for name in notebooks(str(config.get("number", "")), config.get("paper") or ""):
                 given = {"profile": profile, "seed": int(seed)}
                 given |= {"model": model} if model else {}
                 given |= {"corpus": corpus} if corpus else {}
@@ -80,21 +80,13 @@ def one(path: str, parameters: dict) -> None:
     from nbconvert import HTMLExporter
 
     die_with_parent()
-    os.environ["TQDM_DISABLE"] = "1"  # bars are for who waits, not for who reads
     target, name, began = ROOT / "runs" / f"{path}.ipynb", Path(path).name, time.time()
     part = target.with_name(f".{name}.part.ipynb")
     target.parent.mkdir(parents=True, exist_ok=True)
     tell = lambda what: print(f"{time.strftime('%H:%M:%S')}  {path}  {what}", flush=True)
     tell("started")
     try:
-        papermill.execute_notebook(
-            NOTEBOOKS / f"{name}.ipynb",
-            part,
-            parameters,
-            kernel_name="python3",
-            progress_bar=False,
-            cwd=ROOT,
-        )
+        execute(NOTEBOOKS / f"{name}.ipynb", part, parameters)
     except papermill.PapermillExecutionError as error:
         os.replace(part, target.with_suffix(".failed.ipynb"))
         tell(f"failed: {error.evalue}")
@@ -104,6 +96,23 @@ def one(path: str, parameters: dict) -> None:
     os.replace(part, target)
     tell(f"done in {time.time() - began:.0f} s")
     write_index(target.parent)
+
+
+def execute(source: Path, target: Path, parameters: dict) -> None:
+    """papermill, with what the kernel says of its own transport kept off the terminal."""
+    import papermill
+
+    os.environ["TQDM_DISABLE"] = "1"  # bars are for who waits, not for who reads
+    terminal = os.dup(2)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        papermill.execute_notebook(
+            source, target, parameters, kernel_name="python3", progress_bar=False, cwd=ROOT
+        )
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 def write_index(folder: Path) -> None:
@@ -134,17 +143,15 @@ def render(names: list[str], profile: str = "") -> None:
     """Execute committed notebooks in place, at their own profile (`study`): the only writer of
     figures/ and data/results."""
     import nbformat
-    import papermill
 
-    os.environ |= {"TQDM_DISABLE": "1", "NONLINEARITY_RENDER": "1", "NONLINEARITY_COMMITTING": "1"}
+    # The second name is the second edition's.
+    os.environ |= {"NONLINEARITY_RENDER": "1", "NONLINEARITY_COMMITTING": "1"}
     for name in names:
         began, source = time.time(), NOTEBOOKS / f"{name}.ipynb"
         part = ROOT / "runs" / f".{name}.part.ipynb"
         part.parent.mkdir(exist_ok=True)
         given = {"profile": profile} if profile else {}
-        papermill.execute_notebook(
-            source, part, given, kernel_name="python3", progress_bar=False, cwd=ROOT
-        )
+        execute(source, part, given)
         notebook = nbformat.read(part, 4)
         notebook.metadata.pop("papermill", None)
         for cell in notebook.cells:
