@@ -18,8 +18,8 @@ def descend(rows: Rows, block: int, optimizer: str, steps: int, seed: int) -> di
     """Train a linear layer on minibatches of a block's FFN rows, and follow it on the test rows.
 
     optimizer: "sgd" at the best of three fractions of its stable rate, or "adamw" at 1e-3. Returns
-    step [k]; error [k, n]: Σ‖y-ŷ‖² on each test window; total [n]: Σ‖y-ȳ‖²; rate. Nobody scales x or
-    y for it: that is the point.
+    step [k]; error [k, n]: Σ‖y-ŷ‖² on each test window; total [n]: Σ‖y-ȳ‖²; rate. Nobody scales x
+    or y for it: that is the point.
     """
     if optimizer not in ("sgd", "adamw"):
         raise InputError(f"optimizer {optimizer!r} is unknown: use 'sgd' or 'adamw'.")
