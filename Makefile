@@ -37,7 +37,7 @@ site: $(READY)  ## the committed notebooks as a static site, into site/
 	$(BIN)/python -m sphinx -q -b html notebooks site
 
 bench: $(READY)  ## what a measured pass, the sweep and training cost, as ratios within one run
-	$(BIN)/python tests/bench.py
+	TQDM_DISABLE=1 $(BIN)/python tests/bench.py
 
 setup: $(READY)
 
