@@ -9,6 +9,8 @@ live model -> losses -> table -> figure, claim, report. Imports only ever point 
     model   hooks                   load a subject and find its FFNs; record, swap, resume
     moments linear  rank            sufficient statistics; R²_lin and repaired maps; effective rank
     descent probes  swap            trained baselines; product probes; losses, sweep, healing
+    gates   tokens                  need, gates and routed FFNs; token and context, look-ups
+    routing                         routers for all blocks, their thresholds, refits, the cost of it
     train                           small decoders, trained on the spot
     claims  report  series          ledger and verdict; one run of a notebook; the command line
 

@@ -99,6 +99,29 @@ def forward(
             handle.remove()
 
 
+@torch.no_grad()
+def block_pass(
+    subject: Subject, index: int, tokens: torch.Tensor, hidden: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One block alone: x and y of its FFN and the residual stream that leaves it, from the stream
+    `hidden` that enters it; all [batch, position, d_model]."""
+    seen: dict = {}
+
+    def leave(_, args, out):
+        seen["out"] = out[0] if isinstance(out, tuple) else out
+        raise _Enough
+
+    keep = lambda _, x, y: seen.update(x=x, y=y)
+    handle = get_block(subject, index).layer.register_forward_hook(leave)
+    try:
+        watched = record(subject, keep, blocks=[index])
+        with resume(subject, index, hidden), watched, contextlib.suppress(_Enough):
+            subject.model.base_model(tokens.to(subject.device), use_cache=False)
+    finally:
+        handle.remove()
+    return seen["x"], seen["y"], seen["out"]
+
+
 class _Enough(Exception):
     """Leaves a forward pass where nobody wants the rest of it."""
 

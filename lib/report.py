@@ -28,16 +28,20 @@ RENDER = "NONLINEARITY_RENDER"  # set by make render: this run makes what the re
 # What several notebooks share; what one alone uses stands below its parameters, as run.pick(...).
 PROFILES = {
     "smoke": dict(
-        model="tiny-gpt2", corpus="wikipedia-sample", fit=4_096, documents=6, per_document=2
+        model="tiny-gpt2", corpus="wikipedia-sample",
+        fit=4_096, maps=2_048, documents=6, per_document=2,
     ),
     "laptop": dict(
-        model="smollm2-135m", corpus="wikipedia", fit=10_240, documents=24, per_document=1
+        model="smollm2-135m", corpus="wikipedia",
+        fit=10_240, maps=6_144, documents=24, per_document=1,
     ),
     "study": dict(
-        model="smollm2-135m", corpus="wikipedia", fit=122_880, documents=24, per_document=4
+        model="smollm2-135m", corpus="wikipedia",
+        fit=122_880, maps=61_440, documents=24, per_document=4,
     ),
     "paper": dict(
-        model="gpt2", corpus="wikitext-2", fit=30_720, documents=60, per_document=32
+        model="gpt2", corpus="wikitext-2",
+        fit=30_720, maps=10_240, documents=60, per_document=32,
     ),
 }  # fmt: skip
 
@@ -81,6 +85,25 @@ class Run:
         most = budget["documents"] * budget["per_document"] * seq_len
         n = min(most, test.n_tokens)
         return cut("fit").take(fit or budget["fit"]), test.take(n, evenly=True)
+
+    def parts(
+        self, text: Corpus, tokenizer, seq_len: int | None = None, read: int | None = None
+    ) -> tuple[Windows, Windows, Windows]:
+        """(fit, train, test), disjoint by document: maps are fitted on the first, gates and routers
+        on the second (every third document of the corpus's fit part), all is reported on the third.
+        `read`: tokens of the last two, each spread evenly over its documents."""
+        budget = PROFILES[self.profile]
+        length = seq_len or self.pick(64, 256, 256, 256)
+        read = read or budget["documents"] * budget["per_document"] * 128
+        third = lambda part, k: [d for i, d in enumerate(part) if (i % 3 == 0) == k]
+        parts = []
+        for documents, name in (
+            (third(text.fit, False), "maps"), (third(text.fit, True), "gates"), (text.test, "test")
+        ):  # fmt: skip
+            cut = cut_windows(documents, tokenizer, length, self.seed, f"{text.name} ({name})")
+            n = min(budget["maps"] if not parts else read, cut.n_tokens)
+            parts.append(cut.take(n, evenly=bool(parts)))
+        return tuple(parts)
 
     def table(self, table: pd.DataFrame, name: str, show: bool = True, digits: int = 3) -> None:
         """Keep a table as <name>.csv among the results, and show it."""

@@ -88,7 +88,8 @@ def sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
         streams = Streams(subject, chunk, sorted({block(k) for k in modules}))
         base.append(_base(subject, chunk, streams)["losses"])
         for key, module in modules.items():
-            swapped[key].append(_swapped(subject, chunk, block(key), module, streams)["losses"])
+            here = module.at(slice(start, start + BATCH)) if hasattr(module, "at") else module
+            swapped[key].append(_swapped(subject, chunk, block(key), here, streams)["losses"])
             bar.update(len(chunk))
     bar.close()
     joined = {key: np.concatenate(parts) for key, parts in swapped.items()}
