@@ -116,7 +116,7 @@ class Masked(nn.Module):
         return Masked(self.mask[chunk], self.recipe)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.as_tensor(self.mask[: x.shape[0], : x.shape[1]], device=x.device)
+        return torch.tensor(self.mask[: x.shape[0], : x.shape[1]], device=x.device)
 
 
 class Routed(nn.Module):

@@ -48,6 +48,18 @@ class RepairedMap(nn.Module):
         return y
 
 
+def with_affine(surrogate: nn.Module, affine: AffineMap) -> nn.Module:
+    """A plain or repaired map with another affine part, the FFN kept on the same tokens."""
+    if not isinstance(surrogate, RepairedMap):
+        return affine
+    return RepairedMap(surrogate.ffn, affine, surrogate.direction, surrogate.threshold)
+
+
+def constant(value: torch.Tensor, recipe: str | None = None) -> AffineMap:
+    """The map that always gives `value` [d]."""
+    return AffineMap(torch.zeros(len(value), len(value)).to(value), value, recipe)
+
+
 @dataclass(frozen=True, eq=False)
 class Fits:
     """The closed-form maps of every FFN of a subject, fitted on one sample of text."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+import transformers
 from IPython import get_ipython
 from IPython.display import HTML, Image, Markdown, display, update_display
 
@@ -198,6 +199,7 @@ def start(
     check_model(run.model)
     check_corpus(run.corpus)
     plots.style()
+    transformers.logging.set_verbosity_error()
     return run
 
 

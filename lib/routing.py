@@ -15,7 +15,7 @@ from tqdm import tqdm
 from lib.cache import step
 from lib.gates import Gate, Routed, plain_part
 from lib.hooks import block_pass, capture_residual, forward, swap
-from lib.linear import RepairedMap
+from lib.linear import RepairedMap, with_affine
 from lib.model import Subject
 from lib.moments import AffineMap, Moments
 from lib.stats import Interval, interval, sums
@@ -226,15 +226,8 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
     for b, module in modules.items():
         w, bias = (torch.from_numpy(found[f"{b}.{side}"]) for side in ("weight", "bias"))
         affine = AffineMap(w, bias, recipe and f"{recipe} {b}").to(subject.device)
-        new[b] = Routed(module.ffn, _with(module.surrogate, affine), module.router)
+        new[b] = Routed(module.ffn, with_affine(module.surrogate, affine), module.router)
     return new
-
-
-def _with(surrogate: nn.Module, affine: AffineMap) -> nn.Module:
-    """The surrogate with another affine part."""
-    if not isinstance(surrogate, RepairedMap):
-        return affine
-    return RepairedMap(surrogate.ffn, affine, surrogate.direction, surrogate.threshold)
 
 
 @step(version=1)

@@ -1,0 +1,190 @@
+"""Gates, look-ups and token splits against known answers."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from lib.errors import InputError
+from lib.gates import (
+    KINDS,
+    Masked,
+    Routed,
+    auc,
+    auc_by_document,
+    fit_gate,
+    needless,
+)
+from lib.linear import RepairedMap, constant, with_affine
+from lib.moments import AffineMap
+from lib.swap import losses, sweep
+from lib.tokens import features, find_norm, lookup, often, token_and_context, token_kinds
+
+
+@pytest.fixture(scope="module")
+def plane():
+    """Rows x, the normal of a hyperplane, and on which side each row lies."""
+    rng = np.random.default_rng(0)
+    x, normal = rng.normal(size=(4_000, 20)) * 3 + 1, rng.normal(size=20)
+    return x, normal, (x - 1) @ normal > 0
+
+
+def test_linear_gate_finds_a_known_hyperplane(plane):
+    x, normal, label = plane
+    gate = fit_gate(x[:3_000], label[:3_000])
+    w = gate.net[0].weight[0].numpy()
+    assert np.dot(w, normal) / np.linalg.norm(w) / np.linalg.norm(normal) > 0.99
+    assert (gate(torch.tensor(x[3_000:])).numpy() == label[3_000:]).mean() > 0.98
+
+
+def test_gates_give_what_scikit_learn_gives(plane):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    x, _, label = plane
+    noisy = label ^ (np.random.default_rng(1).random(len(label)) < 0.3)
+    theirs = make_pipeline(StandardScaler(), LogisticRegression(C=1.0, max_iter=1_000))
+    theirs.fit(x, noisy)
+    ours = fit_gate(x, noisy).score(torch.tensor(x)).numpy()
+    np.testing.assert_allclose(ours, theirs.decision_function(x), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_gate_beats_chance_on_noise(kind):
+    rng = np.random.default_rng(3)
+    x, label = rng.normal(size=(3_000, 16)), rng.random(3_000) < 0.5
+    gate = fit_gate(x[:2_000], label[:2_000], kind)
+    found = auc(gate.score(torch.tensor(x[2_000:])).numpy(), label[2_000:], np.arange(1_000) // 50)
+    assert found.low < 0.5 < found.high
+
+
+def test_gates_have_the_parameters_of_table_1():
+    d, rng = 64, np.random.default_rng(0)
+    x, label = rng.normal(size=(300, d)), rng.random(300) < 0.5
+    sizes = {k: fit_gate(x, label, k).n_params for k in KINDS}
+    assert sizes == {
+        "linear": d + 1,
+        "b=1": 2 * d + 5,
+        "b=3": 6 * d + 13,
+        "b=6": 12 * d + 25,
+        "mlp": 64 * d + 129,
+    }
+
+
+def test_the_printed_total_of_gate_parameters_has_a_mix():
+    d = 1024  # Table 7: 104,659 over 23 layers, for example 8 / 2 / 11 / 2
+    assert 8 * (d + 1) + 2 * (2 * d + 5) + 11 * (6 * d + 13) + 2 * (12 * d + 25) == 104_659
+    assert 64 * d + 129 == 65_665  # one of the two-phase gates
+
+
+def test_a_gate_of_labels_of_one_class_is_refused():
+    with pytest.raises(InputError, match="all 5 positions have the label True"):
+        fit_gate(np.zeros((5, 2)), np.ones(5, bool))
+    with pytest.raises(InputError, match="unknown kind of gate 'b=2'"):
+        fit_gate(np.zeros((5, 2)), np.arange(5) > 2, "b=2")
+
+
+def test_labels_fall_back_to_the_quartile_where_few_gain():
+    need = np.linspace(0.01, 1, 1_000)
+    assert needless(need).mean() == pytest.approx(0.25, abs=0.01)
+    assert needless(need - 0.5).mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_auc_is_scikit_learns_and_its_weights_are_documents():
+    rng = np.random.default_rng(0)
+    score, label = rng.integers(0, 9, (8, 30)) / 9, rng.random((8, 30)) < 0.4
+    document = np.array([0, 0, 1, 2, 3, 4, 5, 6])
+    found = auc(score, label, document)
+    assert found.value == pytest.approx(roc_auc_score(label.ravel(), score.ravel()))
+    w = np.array([[0, 2, 1, 1, 0, 3, 1]])
+    rows = np.repeat(w[0][document], 30)
+    weighted = roc_auc_score(label.ravel(), score.ravel(), sample_weight=rows)
+    assert auc_by_document(score, label, document)(w)[0] == pytest.approx(weighted)
+
+
+def test_always_and_never_routed_are_the_map_and_the_original(subject, test, fits):
+    block = subject.blocks[2]
+    masks = {n: Masked(np.full(test.tokens.shape, n == "always"), n) for n in ("always", "never")}
+    routed = {(2, n): Routed(block.ffn, fits.repaired[2], m) for n, m in masks.items()}
+    swept = sweep(subject, test, routed | {2: fits.repaired[2]})
+    np.testing.assert_allclose(swept.swapped[2, "always"], swept.swapped[2], atol=1e-5)
+    np.testing.assert_allclose(swept.swapped[2, "never"], swept.base, atol=1e-5)
+
+
+def test_a_gate_routes_as_its_own_mask_does(subject, test, fits, rows):
+    gate = fit_gate(rows[0].numpy(), rows[0][:, 0].numpy() > rows[0][:, 0].median().item())
+    seen = []
+    handle = subject.blocks[2].ffn.register_forward_hook(lambda _, a, y: seen.append(gate(a[0])))
+    losses(subject, test.tokens)
+    handle.remove()
+    ffn, repaired = subject.blocks[2].ffn, fits.repaired[2]
+    told = Routed(ffn, repaired, Masked(seen[0].numpy(), "told"))
+    swept = sweep(subject, test, {(2, "gate"): Routed(ffn, repaired, gate), (2, "told"): told})
+    np.testing.assert_allclose(swept.swapped[2, "gate"], swept.swapped[2, "told"], atol=1e-5)
+
+
+def test_need_read_by_two_roads(subject, test, fits):
+    """δ of a position from the swept losses, and from two runs of the whole model by hand."""
+    swept = sweep(subject, test[:2], {1: fits.plain[1]})
+    block = subject.blocks[1]
+    handle = block.ffn.register_forward_hook(lambda _, args, y: fits.plain[1](args[0]))
+    logits = subject.model(test.tokens[:2]).logits.double().log_softmax(-1)
+    handle.remove()
+    base = subject.model(test.tokens[:2]).logits.double().log_softmax(-1)
+    target = test.tokens[:2, 1:, None]
+    need = (base - logits)[:, :-1].gather(2, target)[..., 0].numpy()
+    np.testing.assert_allclose(swept.swapped[1] - swept.base, need, atol=1e-5)
+
+
+def test_massive_tokens_keep_the_ffn_whatever_the_router_says():
+    ffn, affine = torch.nn.Linear(4, 4), AffineMap(torch.zeros(4, 4), torch.zeros(4))
+    repaired = RepairedMap(ffn, affine, torch.tensor([1.0, 0, 0, 0]), 5.0)
+    x = torch.zeros(1, 3, 4)
+    x[0, 1, 0] = 9.0
+    routed = Routed(ffn, repaired, Masked(np.ones((1, 3), bool)))
+    y = routed(x)
+    assert torch.equal(y[0, 1], ffn(x[0, 1])) and not y[0, 0].any()
+    assert routed.linear.tolist() == [[True, False, True]]
+    assert torch.equal(with_affine(repaired, constant(torch.ones(4)))(x)[0, 1], ffn(x[0, 1]))
+
+
+def test_token_and_context_add_up_and_the_norm_is_the_ffns(each_subject, text):
+    from lib.text import cut_windows
+
+    windows = cut_windows(text.test, each_subject.tokenizer, 32).take(96)
+    parts = token_and_context(each_subject, windows, 3)
+    np.testing.assert_allclose(parts["token"] + parts["context"], parts["full"], atol=1e-5)
+    same = windows.tokens == windows.tokens[0, 5]
+    if same.sum() > 1 and each_subject.name != "tiny-gpt2":  # without positions in the embedding
+        tokens = parts["token"][same.numpy()]
+        cosine = tokens @ tokens[0] / np.linalg.norm(tokens, axis=1) / np.linalg.norm(tokens[0])
+        assert cosine.min() > 0.95  # a scale apart, and a norm's shift of the stream's mean
+    assert "Norm" in type(find_norm(each_subject, 3)).__name__
+
+
+def test_a_lookup_is_the_mean_drawn_to_all():
+    ids, values = np.array([0, 0, 1, 2]), np.array([1.0, 3.0, 5.0, 7.0])
+    found = lookup(values, ids, 5, prior=2.0)
+    assert found == pytest.approx([(4 + 8) / 4, (5 + 8) / 3, (7 + 8) / 3, 4, 4])
+    with pytest.raises(InputError, match="no token occurs 3 times among 4 positions"):
+        often(ids, 3)
+
+
+def test_kinds_of_tokens_are_what_they_look_like(subject):
+    kind, encode = token_kinds(subject.tokenizer), lambda t: subject.tokenizer(t)["input_ids"]
+    assert kind[encode(" the")[0]] == "function word"
+    assert kind[encode(".")[0]] == "punctuation"
+    assert kind[encode("7")[0]] == "number"
+
+
+def test_features_know_repeats_and_positions(subject, text):
+    from lib.text import cut_windows
+
+    windows = cut_windows(text.test, subject.tokenizer, 32).take(64)
+    found = features(subject, windows, np.ones(len(subject.tokenizer)))
+    assert found.shape == (2, 32, 13) and np.isfinite(found).all()
+    first = windows.tokens[0].tolist()
+    again = [first[t] in first[:t] for t in range(32)]
+    assert found[0, :, 9].tolist() == [float(a) for a in again]
+    assert found[:, 0, 8].all() and not found[:, 1:, 8].any()
