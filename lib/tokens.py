@@ -57,38 +57,42 @@ def often(ids: np.ndarray, least: int = 10) -> np.ndarray:
 
 @torch.no_grad()
 def token_and_context(
-    subject: Subject, windows: Windows, block: int, batch: int = 16
-) -> dict[str, np.ndarray]:
-    """x of a block's FFN, split: {"full": x, "token": e, "context": x - e}, each [n, seq_len, d].
+    subject: Subject, windows: Windows, blocks: Sequence[int], batch: int = 16
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """x of each block's FFN and the part e of it that the token brings, {block: (x, e)}, each
+    [n, seq_len, d]; the context is x - e.
 
     e is the embedding (with GPT-2's position, as the paper has it) as it passes the norm before the
-    FFN with the statistics of the whole stream, so that e + c = x exactly (our reading: the paper
-    subtracts a raw embedding from a normed input). Raises InputError where that norm is not found.
+    FFN with the statistics of the whole stream, so that x - e is what the rest of the stream gives
+    (our reading: the paper subtracts a raw embedding from a normed input). Raises InputError where
+    that norm is not found.
     """
-    norm = find_norm(subject, block)
-    centred = isinstance(norm, nn.LayerNorm)
-    shift = norm.bias if centred and norm.bias is not None else 0.0
-    middle = lambda h: h - h.mean(-1, keepdim=True) if centred else h
+    norms = {b: find_norm(subject, b) for b in blocks}
     embedded = capture_residual(subject, windows, [0])[0]
-    found: dict[str, list] = {"full": [], "token": [], "context": []}
-    seen: list = []
-    handle = norm.register_forward_hook(lambda _, args, x: seen.append((args[0], x)))
+    found: dict = {b: ([], []) for b in blocks}
+    seen: dict = {}
+    keep = lambda b: lambda norm, args, x: seen.update({b: (norm, args[0], x)})
+    handles = [norm.register_forward_hook(keep(b)) for b, norm in norms.items()]
     try:
         for start in range(0, len(windows), batch):
-            seen.clear()
-            subject.model.base_model(
-                windows.tokens[start : start + batch].to(subject.device), use_cache=False
-            )
-            h, x = seen[0]
-            scale = ((x - shift) / middle(h)).nan_to_num(
-                0.0, 0.0, 0.0
-            )  # gain over the stream's size
-            e = scale * middle(embedded[start : start + batch].to(h))
-            for name, value in zip(found, (x, e, x - e)):
-                found[name].append(value.float().cpu().numpy())
+            part = slice(start, start + batch)
+            subject.model.base_model(windows.tokens[part].to(subject.device), use_cache=False)
+            for b, (norm, h, x) in seen.items():
+                e = _through(norm, h, x, embedded[part].to(h))
+                for side, value in zip(found[b], (x, e)):
+                    side.append(value.float().cpu().numpy())
     finally:
-        handle.remove()
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        for handle in handles:
+            handle.remove()
+    return {b: (np.concatenate(x), np.concatenate(e)) for b, (x, e) in found.items()}
+
+
+def _through(norm: nn.Module, h: torch.Tensor, x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """What `part` of the stream h becomes in x = norm(h), the norm's statistics held fixed."""
+    if not isinstance(norm, nn.LayerNorm):
+        return (x / h).nan_to_num(0.0, 0.0, 0.0) * part
+    shift, middle = (0.0 if norm.bias is None else norm.bias), lambda v: v - v.mean(-1, True)
+    return ((x - shift) / middle(h)).nan_to_num(0.0, 0.0, 0.0) * middle(part)
 
 
 def find_norm(subject: Subject, block: int) -> nn.Module:

@@ -15,10 +15,11 @@ from lib.gates import (
     fit_gate,
     needless,
 )
+from lib.hooks import capture
 from lib.linear import RepairedMap, constant, with_affine
 from lib.moments import AffineMap
 from lib.swap import losses, sweep
-from lib.tokens import features, find_norm, lookup, often, token_and_context, token_kinds
+from lib.tokens import _through, features, find_norm, lookup, often, token_and_context, token_kinds
 
 
 @pytest.fixture(scope="module")
@@ -149,15 +150,23 @@ def test_massive_tokens_keep_the_ffn_whatever_the_router_says():
     assert torch.equal(with_affine(repaired, constant(torch.ones(4)))(x)[0, 1], ffn(x[0, 1]))
 
 
-def test_token_and_context_add_up_and_the_norm_is_the_ffns(each_subject, text):
+def test_the_whole_stream_passes_its_norm_as_x(each_subject, text):
     from lib.text import cut_windows
 
     windows = cut_windows(text.test, each_subject.tokenizer, 32).take(96)
-    parts = token_and_context(each_subject, windows, 3)
-    np.testing.assert_allclose(parts["token"] + parts["context"], parts["full"], atol=1e-5)
+    x, e = token_and_context(each_subject, windows, [3])[3]
+    own = capture(each_subject, windows, [3])[3][0].numpy()
+    np.testing.assert_allclose(x, own, atol=1e-5)
+    norm = find_norm(each_subject, 3)
+    whole = norm.bias.numpy() if isinstance(norm, torch.nn.LayerNorm) else 0.0
+    seen = []
+    handle = norm.register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
+    each_subject.model(windows.tokens)
+    handle.remove()
+    np.testing.assert_allclose(_through(norm, *seen[0], seen[0][0]) + whole, x, atol=1e-4)
     same = windows.tokens == windows.tokens[0, 5]
     if same.sum() > 1 and each_subject.name != "tiny-gpt2":  # without positions in the embedding
-        tokens = parts["token"][same.numpy()]
+        tokens = e[same.numpy()]
         cosine = tokens @ tokens[0] / np.linalg.norm(tokens, axis=1) / np.linalg.norm(tokens[0])
         assert cosine.min() > 0.95  # a scale apart, and a norm's shift of the stream's mean
     assert "Norm" in type(find_norm(each_subject, 3)).__name__
