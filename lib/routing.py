@@ -38,14 +38,14 @@ class Errors:
     massive: np.ndarray
     """[blocks, n, seq_len], bool: told massive by x, so kept on the FFN"""
     predicted: np.ndarray
-    """[blocks, n, seq_len]: log(‖y-ŷ‖²/‖y‖²) as each block's router reads it from x"""
+    """[blocks, n, seq_len]: log ‖y-ŷ‖² as each block's router reads it from x"""
     routers: list[Gate]
-    """one a block, d + 1 numbers: minus the predicted log relative error"""
+    """one a block, d + 1 numbers: minus the predicted log error"""
 
 
 def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, nn.Module]) -> Errors:
-    """Fit each block's learned-error router: a ridge regression of the log relative error of its
-    map on x, over the tokens that are not massive."""
+    """Fit each block's learned-error router: a ridge regression of the log squared error of its map
+    on x, over the tokens that are not massive."""
     found, recipe = _learn(subject, windows, maps), _learn.recipe(subject, windows, maps)
     routers = []
     for b, (w, bias) in enumerate(zip(found["weight"], found["bias"])):
@@ -57,26 +57,24 @@ def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, nn.Modul
     return Errors(found["error"], found["massive"], found["predicted"], routers)
 
 
-@step(version=1)
+@step(version=2)
 def _learn(subject: Subject, windows: Windows, maps: Mapping[int, nn.Module]) -> dict:
-    kept: dict[str, list] = {
-        n: [[] for _ in subject.blocks] for n in ("x", "error", "size", "massive")
-    }
+    kept: dict[str, list] = {n: [[] for _ in subject.blocks] for n in ("x", "error", "massive")}
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
         x, y = x.float(), y.float()
         massive = maps[b].massive(x) if isinstance(maps[b], RepairedMap) else y[..., 0] != y[..., 0]
         error = (y - plain_part(maps[b])(x)).double().square().sum(-1)
-        named = {"x": x, "error": error, "size": y.double().square().sum(-1), "massive": massive}
+        named = {"x": x, "error": error, "massive": massive}
         for name, value in named.items():
             kept[name][b].append(value.cpu().numpy())
 
     forward(subject, windows, on_ffn=add, desc="errors of the maps")
     found: dict[str, list] = {n: [] for n in ("error", "massive", "predicted", "weight", "bias")}
     for b in tqdm(range(len(subject)), desc="error routers", delay=2, leave=False):
-        x, error, size, massive = (np.concatenate(kept[name][b]) for name in kept)
+        x, error, massive = (np.concatenate(kept[name][b]) for name in kept)
         off = ~massive
-        target = np.log((error + 1e-30) / (size + 1e-30))
+        target = np.log(error + 1e-30)
         mean, scale = x[off].mean(0), x[off].std(0) + 1e-12
         ridge = RidgeCV(RIDGES).fit((x[off] - mean) / scale, target[off])
         weight = ridge.coef_ / scale
