@@ -34,7 +34,7 @@ PROFILES = {
     ),
     "laptop": dict(
         model="smollm2-135m", corpus="wikipedia",
-        fit=10_240, maps=6_144, documents=24, per_document=1,
+        fit=8_192, maps=6_144, documents=24, per_document=1,
     ),
     "study": dict(
         model="smollm2-135m", corpus="wikipedia",

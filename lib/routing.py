@@ -23,7 +23,7 @@ from lib.swap import next_token_losses
 from lib.text import Windows
 
 BATCH = 8
-PRIOR = 10.0
+PRIOR = 1.0
 """rows of x that the old map counts as in a refit"""
 RIDGES = tuple(np.logspace(0, 5, 6))
 """strengths that RidgeCV chooses among, for standardized x"""

@@ -19,7 +19,7 @@ from lib.swap import losses, sweep
 from lib.text import cut_windows, load_corpus
 from lib.train import build, train
 
-TOKENS = 4_096
+TOKENS = 2_048
 
 
 def seconds(run) -> float:
