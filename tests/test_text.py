@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from lib.errors import InputError
 from lib.text import (
+    KneserNey,
     articles_of_lines,
     cut_windows,
     load_corpus,
@@ -80,3 +82,58 @@ def test_pieces_lose_nothing():
     text = "A line.\n" * 1000
     assert "".join(pieces(text, 500)) == text
     assert {len(p) for p in pieces(text, 500)} == {504, len(text) % 504}
+
+
+def brute_force(rows, vocabulary, order, history, word):
+    """Interpolated modified Kneser-Ney of one word, from dictionaries."""
+
+    def level(k):
+        seen = [tuple(r[i : i + k]) for r in rows for i in range(len(r) - k + 1)]
+        if k == order:
+            return {g: seen.count(g) for g in set(seen)}
+        longer = {tuple(r[i : i + k + 1]) for r in rows for i in range(len(r) - k)}
+        counts = {}
+        for gram in longer if k == order - 1 else level(k + 1):
+            counts[gram[1:]] = counts.get(gram[1:], 0) + 1
+        return counts
+
+    def p(k, history):
+        if k == 0:
+            return 1 / vocabulary
+        counts, lower = level(k), p(k - 1, history[1:])
+        n = [sum(v == i for v in counts.values()) for i in range(5)]
+        y = n[1] / (n[1] + 2 * n[2]) if n[1] + n[2] else 0.5
+        d = [0, *(i - (i + 1) * y * n[i + 1] / n[i] if n[i] else 0.5 for i in (1, 2, 3))]
+        d = [min(max(v, 0), i) for i, v in enumerate(d)]
+        inside = {g: v for g, v in counts.items() if g[:-1] == tuple(history)}
+        if not inside:
+            return lower
+        total, left = sum(inside.values()), sum(d[min(v, 3)] for v in inside.values())
+        own = inside.get((*history, word), 0)
+        return (own - d[min(own, 3)] + left * lower) / total
+
+    return p(order, list(history))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_kneser_ney_against_a_brute_force_count(order):
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 5, (6, 12)) * rng.integers(0, 2, (6, 12))
+    model, unseen = KneserNey(rows, 6, order), rng.integers(0, 6, (2, 9))
+    found = np.exp(-model.losses(unseen))
+    for r, row in enumerate(unseen.tolist()):
+        for t in range(order - 2 if order > 1 else 0, 8):
+            history = row[t + 2 - order : t + 1] if order > 1 else []
+            expected = brute_force(rows.tolist(), 6, order, history, row[t + 1])
+            assert found[r, t] == pytest.approx(expected)
+
+
+def test_kneser_ney_is_a_distribution_and_beats_lower_orders(subject, fit, test):
+    tokens, size = fit.tokens.numpy(), len(subject.tokenizer)
+    losses = [KneserNey(tokens, size, k).losses(test.tokens.numpy()).mean() for k in (1, 2, 3)]
+    assert losses[0] > losses[1] > losses[2] - 0.2
+    model = KneserNey(tokens % 7, 7, 3)
+    every = np.stack([[tokens[0, 0] % 7, tokens[0, 1] % 7, w] for w in range(7)])
+    assert np.exp(-model.losses(every)[:, 1]).sum() == pytest.approx(1)
+    with pytest.raises(InputError, match="order 4 of 7 tokens is not counted"):
+        KneserNey(tokens, 7, 4)
