@@ -96,6 +96,11 @@ class Run:
         budget = PROFILES[self.profile]
         length = seq_len or self.pick(64, 256, 256, 256)
         read = read or budget["documents"] * budget["per_document"] * 128
+        if len(text.fit) < 2:
+            raise InputError(
+                f"corpus {text.name!r} has one document to fit on, but maps and gates need some "
+                "each: give a longer text."
+            )
         third = lambda part, k: [d for i, d in enumerate(part) if (i % 3 == 0) == k]
         parts = []
         for documents, name in (

@@ -19,14 +19,17 @@ def compute() -> dict[str, dict]:
     import numpy as np
 
     from lib.descent import descend
+    from lib.gates import Gate, Routed
     from lib.hooks import Rows
     from lib.linear import _fit_maps, _score, cross_validate, fit_maps, score
     from lib.model import load_subject
     from lib.moments import _collect
     from lib.probes import _fit, fit_probe
     from lib.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
+    from lib.routing import _learn, _refit, _routed, learn_errors, price, refit
     from lib.swap import _base, _heal, _swapped, heal, sweep
     from lib.text import cut_windows, load_corpus
+    from lib.tokens import _predictions
 
     subject, text = load_subject("tiny-gpt2", device="cpu"), load_corpus("wikipedia-sample")
     fit = cut_windows(text.fit, subject.tokenizer, 64, name="fit").take(4_096)
@@ -64,6 +67,22 @@ def compute() -> dict[str, dict]:
         keep(_swapped, f"cost of block {b}", prices.cost(b).value)
     healed = sweep(subject, test, heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=5))
     keep(_heal, "healed cost of block 2", healed.cost((2, "map")).value)
+
+    errors = learn_errors(subject, fit, fits.repaired)
+    modules = {}
+    for b in (1, 4):
+        keep(_learn, f"mean predicted log error of block {b}", errors.predicted[b].mean())
+        keep(_learn, f"mean error of block {b}", errors.error[b].mean())
+        cut = float(-errors.predicted[b].mean())
+        router = Gate(errors.routers[b].net, cut, f"golden {b}")
+        modules[b] = Routed(subject.blocks[b].ffn, fits.repaired[b], router)
+    both = {"routed": modules, "refitted": refit(subject, fit, modules)}
+    for name, found_there in price(subject, test, both).items():
+        step = _routed if name == "routed" else _refit
+        keep(step, f"cost of two {name} blocks", found_there.cost().value)
+        keep(step, f"share of two {name} blocks", found_there.share)
+        keep(step, f"KL of two {name} blocks", found_there.divergence().value)
+    keep(_predictions, "entropy", _predictions(subject, test)["entropy"].mean())
 
     rows = Rows(subject, fit, test, [2])
     for kind in ("product", "triple", "dense2x"):
