@@ -30,19 +30,19 @@ RENDER = "NONLINEARITY_RENDER"  # set by make render: this run makes what the re
 PROFILES = {
     "smoke": dict(
         model="tiny-gpt2", corpus="wikipedia-sample",
-        fit=4_096, maps=2_048, documents=6, per_document=2,
+        fit=4_096, maps=2_048, read=1_536, documents=6, per_document=2,
     ),
     "laptop": dict(
         model="smollm2-135m", corpus="wikipedia",
-        fit=8_192, maps=6_144, documents=24, per_document=1,
+        fit=8_192, maps=6_144, read=1_536, documents=24, per_document=1,
     ),
     "study": dict(
         model="smollm2-135m", corpus="wikipedia",
-        fit=122_880, maps=61_440, documents=24, per_document=4,
+        fit=122_880, maps=61_440, read=12_288, documents=24, per_document=4,
     ),
     "paper": dict(
         model="gpt2", corpus="wikitext-2",
-        fit=30_720, maps=10_240, documents=60, per_document=32,
+        fit=30_720, maps=10_240, read=30_720, documents=60, per_document=32,
     ),
 }  # fmt: skip
 
@@ -95,7 +95,7 @@ class Run:
         `read`: tokens of the last two, each spread evenly over its documents."""
         budget = PROFILES[self.profile]
         length = seq_len or self.pick(64, 256, 256, 256)
-        read = read or budget["documents"] * budget["per_document"] * 128
+        read = read or budget["read"]
         if len(text.fit) < 2:
             raise InputError(
                 f"corpus {text.name!r} has one document to fit on, but maps and gates need some "
