@@ -1,4 +1,4 @@
-"""The second edition's library, which serves notebooks 08-14 and 25-27 until they move."""
+"""The second edition's library, which serves notebooks 25-27 until they move."""
 
 import importlib
 from pathlib import Path
