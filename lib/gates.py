@@ -16,7 +16,6 @@ from torch import nn
 from lib.errors import InputError, unknown
 from lib.linear import RepairedMap
 from lib.moments import AffineMap
-from lib.stats import Interval, interval
 
 KINDS = ("linear", "b=1", "b=3", "b=6", "mlp")
 """Table 1's four (PCA to 2b dimensions, then logistic; b=1 two trained ReLU units), and one of 64
@@ -41,10 +40,6 @@ class Gate(nn.Module):
         """The gate that says yes to this share of the rows x [..., d]."""
         cut = float(np.quantile(self.score(x).cpu().numpy(), 1 - share))
         return Gate(self.net, cut, self.recipe and f"{self.recipe} at {share}")
-
-    @property
-    def n_params(self) -> int:
-        return sum(p.numel() for p in self.net.parameters())
 
 
 def needless(need: np.ndarray) -> np.ndarray:
@@ -157,14 +152,9 @@ def plain_part(surrogate: nn.Module) -> AffineMap:
     return surrogate.affine if isinstance(surrogate, RepairedMap) else surrogate
 
 
-def auc(score: np.ndarray, label: np.ndarray, document: np.ndarray, level=0.95) -> Interval:
-    """Area under the ROC curve of scores for labels, rows of any shape, with its interval over
-    documents: pairs of a positive and a negative row are counted by their two documents."""
-    return interval(auc_by_document(score, label, document), np.unique(document), level)
-
-
 def auc_by_document(score: np.ndarray, label: np.ndarray, document: np.ndarray):
-    """AUC as a function of weights [k, documents], for an interval."""
+    """Area under the ROC curve of scores for labels, both [n, positions], as a function of weights
+    [k, documents]: pairs of a positive and a negative row are counted by their two documents."""
     _, index = np.unique(document, return_inverse=True)
     d = np.repeat(index, score.size // len(index))  # rows of a window share its document
     score, label = score.ravel(), np.asarray(label).ravel()

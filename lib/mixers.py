@@ -122,7 +122,8 @@ def fit_lm(
     training loss of each step ("loss"), and its losses on `test`, [n, seq_len - 1] ("test")."""
     torch.manual_seed(seed)
     model = build(kind, vocab, data.tokens.shape[1], width, layers)
-    losses = train(model, data, steps, batch, lr, weight_decay=0.0, seed=seed)
+    warmup = max(1, steps // 10)
+    losses = train(model, data, steps, batch, lr, warmup, weight_decay=0.0, seed=seed)
     with torch.no_grad():
         parts = [next_token_losses(model(t).logits, t) for t in test.tokens.split(256)]
     state = {f"state.{k}": v for k, v in model.state_dict().items()}
@@ -180,9 +181,10 @@ def powers(q: torch.Tensor, first: torch.Tensor, n: int) -> torch.Tensor:
 
 def powers_by_doubling(q: torch.Tensor, first: torch.Tensor, n: int) -> torch.Tensor:
     """The same by log2 n squarings: what is there is multiplied by Q^(what is there)."""
-    found, square = first[:, None], q
+    found, square = first[:, None], None
     while found.shape[1] <= n:
-        found, square = torch.cat([found, square @ found], 1), square @ square
+        square = q if square is None else square @ square
+        found = torch.cat([found, square @ found], 1)
     return found[:, : n + 1].T
 
 

@@ -122,19 +122,16 @@ class Priced:
         """[blocks, n]: positions of each window sent to the map"""
         self.document = document
 
-    def cost(
-        self, level: float = 0.95, start: int = 0, against: "Priced | None" = None
-    ) -> Interval:
-        """Relative change of perplexity from position `start` on, over documents; `against` another
-        routed model rather than the original."""
-        other = self.base if against is None else against.losses
-        top = sums((self.losses - other)[:, start:], self.document)
-        n = sums(np.ones_like(other)[:, start:], self.document)
-        return interval(lambda w: (w @ top) / (w @ n), np.arange(len(n)), level).map(np.expm1)
+    def cost(self, start: int = 0) -> Interval:
+        """Relative change of perplexity from position `start` on, over documents."""
+        return self._mean((self.losses - self.base)[:, start:]).map(np.expm1)
 
     def divergence(self) -> Interval:
         """Mean KL from the original, nats."""
-        top, n = (sums(v, self.document) for v in (self.kl, np.ones_like(self.kl)))
+        return self._mean(self.kl)
+
+    def _mean(self, values: np.ndarray) -> Interval:
+        top, n = (sums(v, self.document) for v in (values, np.ones_like(values)))
         return interval(lambda w: (w @ top) / (w @ n), np.arange(len(n)))
 
     @property
@@ -152,16 +149,12 @@ def price(
     base = []
     bar = tqdm(total=len(windows) * len(models), desc="routed", unit="window", delay=2, leave=False)
     for start in range(0, len(windows), BATCH):
-        chunk, original = (
-            windows[start : start + BATCH],
-            _Original(subject, windows[start : start + BATCH]),
-        )
+        part = slice(start, start + BATCH)
+        chunk = windows[part]
+        original = _Original(subject, chunk)
         base.append(_original(subject, chunk, original)["losses"])
         for name, modules in models.items():
-            here = {
-                b: m.at(slice(start, start + BATCH)) if hasattr(m, "at") else m
-                for b, m in modules.items()
-            }
+            here = {b: m.at(part) if hasattr(m, "at") else m for b, m in modules.items()}
             parts[name].append(_routed(subject, chunk, here, original))
             bar.update(len(chunk))
     bar.close()
@@ -173,7 +166,7 @@ def price(
 
 
 class _Original:
-    """Log-probabilities of the original on a batch, computed when first asked for."""
+    """Logits of the original on a batch, computed when first asked for."""
 
     def __init__(self, subject: Subject, chunk: Windows):
         self.subject, self.tokens, self.logits = subject, chunk.tokens.to(subject.device), None

@@ -4,7 +4,6 @@ of tokens, features of a position, and look-up tables by token."""
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import nn
@@ -135,7 +134,7 @@ def features(subject: Subject, windows: Windows, counts: np.ndarray) -> np.ndarr
     words = [str(p).lstrip("Ġ▁") for p in pieces]
     kind = token_kinds(tokenizer)
     ends = np.array([w[-1:] in (".", "!", "?") for w in words])
-    by_token = {
+    table = {
         "log frequency": np.log(counts[: len(words)] + 1.0),
         **{k: kind == k for k in KINDS[:4]},
         "length": np.array([len(w) for w in words]),
@@ -153,7 +152,7 @@ def features(subject: Subject, windows: Windows, counts: np.ndarray) -> np.ndarr
         "own loss": np.pad(live["loss"], ((0, 0), (1, 0))),
         "next-token entropy": live["entropy"],
     }
-    columns = {k: v[ids] for k, v in by_token.items()} | rest
+    columns = {k: v[ids] for k, v in table.items()} | rest
     return np.stack([columns[name].astype(float) for name in FEATURES], -1)
 
 
@@ -169,13 +168,3 @@ def _predictions(subject: Subject, windows: Windows) -> dict:
             entropy.append(-(p.exp() * p).sum(-1).cpu())
             loss.append(-p[:-1].gather(1, own[1:, None].to(p.device))[:, 0].cpu())
     return {"entropy": torch.stack(entropy), "loss": torch.stack(loss)}
-
-
-def by_token(values: np.ndarray, ids: np.ndarray, tokens: Sequence[int]) -> pd.DataFrame:
-    """Count and mean of `values` for each of `tokens`: columns token, n, mean."""
-    ids, values = ids.ravel(), values.ravel()
-    size = max(int(ids.max()), int(max(tokens))) + 1
-    n, total = np.bincount(ids, minlength=size), np.bincount(ids, values, size)
-    tokens = np.asarray(tokens)
-    with np.errstate(invalid="ignore"):
-        return pd.DataFrame({"token": tokens, "n": n[tokens], "mean": (total / n)[tokens]})

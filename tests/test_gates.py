@@ -10,7 +10,6 @@ from lib.gates import (
     KINDS,
     Masked,
     Routed,
-    auc,
     auc_by_document,
     fit_gate,
     needless,
@@ -18,6 +17,8 @@ from lib.gates import (
 from lib.hooks import capture
 from lib.linear import RepairedMap, constant, with_affine
 from lib.moments import AffineMap
+from lib.probes import n_params
+from lib.stats import interval
 from lib.swap import losses, sweep
 from lib.tokens import _through, features, find_norm, lookup, often, token_and_context, token_kinds
 
@@ -56,14 +57,15 @@ def test_no_gate_beats_chance_on_noise(kind):
     rng = np.random.default_rng(3)
     x, label = rng.normal(size=(3_000, 16)), rng.random(3_000) < 0.5
     gate = fit_gate(x[:2_000], label[:2_000], kind)
-    found = auc(gate.score(torch.tensor(x[2_000:])).numpy(), label[2_000:], np.arange(1_000) // 50)
+    score, document = gate.score(torch.tensor(x[2_000:])).numpy(), np.arange(1_000) // 50
+    found = interval(auc_by_document(score, label[2_000:], document), np.unique(document))
     assert found.low < 0.5 < found.high
 
 
 def test_gates_have_the_parameters_of_table_1():
     d, rng = 64, np.random.default_rng(0)
     x, label = rng.normal(size=(300, d)), rng.random(300) < 0.5
-    sizes = {k: fit_gate(x, label, k).n_params for k in KINDS}
+    sizes = {k: n_params(fit_gate(x, label, k).net) for k in KINDS}
     assert sizes == {
         "linear": d + 1,
         "b=1": 2 * d + 5,
@@ -96,12 +98,12 @@ def test_auc_is_scikit_learns_and_its_weights_are_documents():
     rng = np.random.default_rng(0)
     score, label = rng.integers(0, 9, (8, 30)) / 9, rng.random((8, 30)) < 0.4
     document = np.array([0, 0, 1, 2, 3, 4, 5, 6])
-    found = auc(score, label, document)
-    assert found.value == pytest.approx(roc_auc_score(label.ravel(), score.ravel()))
+    area = auc_by_document(score, label, document)
+    assert area(np.ones((1, 7)))[0] == pytest.approx(roc_auc_score(label.ravel(), score.ravel()))
     w = np.array([[0, 2, 1, 1, 0, 3, 1]])
     rows = np.repeat(w[0][document], 30)
     weighted = roc_auc_score(label.ravel(), score.ravel(), sample_weight=rows)
-    assert auc_by_document(score, label, document)(w)[0] == pytest.approx(weighted)
+    assert area(w)[0] == pytest.approx(weighted)
 
 
 def test_always_and_never_routed_are_the_map_and_the_original(subject, test, fits):
