@@ -4,9 +4,13 @@ A linear mixer gives O_n = H W Σ_{j≤n} c[n, j] t_j for one-hot tokens t_j: fu
 norm, bias or residual, c lower triangular and shared by all channels.
 """
 
+import copy
+import functools
+
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import embedding, gelu
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -16,70 +20,91 @@ from lib.swap import next_token_losses
 from lib.text import Windows
 from lib.train import train
 
-KINDS = ("linear", "direct", "relu", "conv-gelu-conv", "ffn", "ffn, linear", "llama")
+LINEAR = ("linear", "direct", "last token", "noise", "convolutions", "modules", "pairs")
+KINDS = (*LINEAR, "relu", "conv-gelu-conv", "ffn", "ffn, linear", "llama")
 
 
 class Mixer(nn.Module):
-    """A one-layer masked mixer: tokens [batch, n_ctx] -> next-token logits [batch, n_ctx, vocab].
+    """A masked mixer: tokens [batch, n_ctx] -> next-token logits [batch, n_ctx, vocab].
 
-    "linear": H (c (W t)); "direct": Q (c t), the composed map trained itself; "relu": H ReLU(c (W
-    t)); "conv-gelu-conv": H (c2 GELU(c1 (W t))); "ffn": the masked mixer with norms, residuals and
-    an FFN of 4 × width; "ffn, linear": the same without norms and activation. `layers` more linear
-    maps of that width follow the mixing of a "linear" one. c starts at the identity plus noise, so
-    that training begins at token pairs (a residual by initialisation, not in the model).
+    Fully linear: "linear" H (c (W t)), with `layers` - 1 more maps of `width` between W and H;
+    "direct" Q (c t), the composed map trained itself; "last token" with c fixed to the identity;
+    "noise" with c from noise alone; "convolutions" H (c2 (c1 (W t))); `layers` "modules" one after
+    another; `layers` "pairs" of (c, H W) added. Nearly linear: "relu" H ReLU(c (W t));
+    "conv-gelu-conv" H (c2 GELU(c1 (W t))). "ffn": `layers` of the masked mixer with norms,
+    residuals and an FFN of 4 × width; "ffn, linear": the same without norms and activation.
+    Elsewhere c starts at the identity plus noise, so that training begins at token pairs.
     """
 
-    def __init__(self, vocab: int, n_ctx: int, width: int, kind: str = "linear", layers: int = 0):
+    def __init__(self, vocab: int, n_ctx: int, width: int, kind: str = "linear", layers: int = 1):
         super().__init__()
         if kind not in KINDS[:-1]:
             raise unknown("kind of mixer", kind, KINDS[:-1])
-        self.kind, self.n_ctx, self.vocab = kind, n_ctx, vocab
-        width = vocab if kind == "direct" else width
-        self.w = None if kind == "direct" else nn.Embedding(vocab, width)
-        mixing = lambda: nn.Parameter(torch.eye(n_ctx) + 0.02 * torch.randn(n_ctx, n_ctx).tril())
-        self.c = mixing()
-        self.c2 = mixing() if kind == "conv-gelu-conv" else None
-        self.h = nn.Linear(width, vocab, bias=False)
-        self.maps = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
+        self.kind, self.n_ctx, n_mixings = kind, n_ctx, layers
+        matrix = lambda rows, columns: nn.Parameter(torch.randn(rows, columns) * columns**-0.5)
+        w, h = (lambda: nn.Parameter(torch.randn(width, vocab) * width**-0.5)), (vocab, width)
+        if kind == "direct":
+            maps, n_mixings = [matrix(vocab, vocab)], 1
+        elif kind in ("modules", "pairs"):
+            maps = [m for _ in range(layers) for m in (w(), matrix(*h))]
+        else:
+            n_between = layers - 1 if kind in LINEAR else 0
+            maps = [w(), *(matrix(width, width) for _ in range(n_between)), matrix(*h)]
+            n_mixings = {
+                "convolutions": 2,
+                "conv-gelu-conv": 2,
+                "ffn": layers,
+                "ffn, linear": layers,
+            }.get(kind, 1)
+        self.maps = nn.ParameterList(maps)
+        noise = lambda: 0.02 * torch.randn(n_ctx, n_ctx).tril()
+        start = torch.zeros(n_ctx, n_ctx) if kind == "noise" else torch.eye(n_ctx)
+        self.c = nn.ParameterList(start + noise() for _ in range(n_mixings))
+        if kind == "last token":
+            self.c[0] = nn.Parameter(torch.eye(n_ctx), requires_grad=False)
         if kind.startswith("ffn"):
             act, norm = (nn.GELU, nn.LayerNorm) if kind == "ffn" else (nn.Identity, nn.Identity)
-            self.norms = nn.ModuleList([norm(width), norm(width), norm(width)])
-            up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-            self.ffn = nn.Sequential(up, act(), down)
-        for m in self.modules():
-            if isinstance(m, nn.Embedding | nn.Linear):
-                nn.init.normal_(m.weight, std=m.weight.shape[1] ** -0.5)
+            self.norms = nn.ModuleList(norm(width) for _ in range(2 * layers + 1))
+            ffn = lambda: (nn.Linear(width, 4 * width), act(), nn.Linear(4 * width, width))
+            self.ffns = nn.ModuleList(nn.Sequential(*ffn()) for _ in range(layers))
 
     @property
     def device(self) -> torch.device:
-        return self.c.device
+        return self.c[0].device
+
+    def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(Q [vocab, vocab], c [n_ctx, n_ctx]) of every term of a fully linear mixer: one, but for
+        "pairs"."""
+        maps, c = list(self.maps), [c.tril() for c in self.c]
+        product = lambda matrices: functools.reduce(lambda done, m: m @ done, matrices)
+        if self.kind == "pairs":
+            return [(h @ w, c_k) for w, h, c_k in zip(maps[::2], maps[1::2], c, strict=True)]
+        return [(product(maps), product(c))]
 
     def forward(self, tokens: torch.Tensor, use_cache: bool = False) -> CausalLMOutput:
         n = tokens.shape[1]
         if n > self.n_ctx:
             raise InputError(f"{n} tokens exceed this mixer's context of {self.n_ctx}: give fewer.")
-        mix = lambda c, x: torch.einsum("nj,bjd->bnd", c[:n, :n].tril(), x)
-        x = (
-            nn.functional.one_hot(tokens, self.vocab).to(self.c)
-            if self.w is None
-            else self.w(tokens)
-        )
-        if self.kind.startswith("ffn"):
-            x = x + mix(self.c, self.norms[0](x))
-            x = x + self.ffn(self.norms[1](x))
-            return CausalLMOutput(logits=self.h(self.norms[2](x)))
-        x = mix(self.c, x)
+        mix = lambda c, x: c[:n, :n].tril() @ x
+        if self.kind in LINEAR:  # maps that compose cost no more than their product
+            terms = [mix(c, embedding(tokens, q.T)) for q, c in self.pairs()]
+            return CausalLMOutput(logits=sum(terms))
+        x = embedding(tokens, self.maps[0].T)
         if self.kind == "relu":
-            x = x.relu()
+            x = mix(self.c[0], x).relu()
         elif self.kind == "conv-gelu-conv":
-            x = mix(self.c2, nn.functional.gelu(x))
-        for layer in self.maps:
-            x = layer(x)
-        return CausalLMOutput(logits=self.h(x))
+            x = mix(self.c[1], gelu(mix(self.c[0], x)))
+        else:
+            for k, (c, ffn) in enumerate(zip(self.c, self.ffns, strict=True)):
+                x = x + mix(c, self.norms[2 * k](x))
+                x = x + ffn(self.norms[2 * k + 1](x))
+            x = self.norms[-1](x)
+        return CausalLMOutput(logits=x @ self.maps[-1].T)
 
 
-def build(kind: str, vocab: int, n_ctx: int, width: int, layers: int = 0) -> nn.Module:
-    """A Mixer, or for "llama" a one-layer Llama whose FFN is four times as wide."""
+def build(kind: str, vocab: int, n_ctx: int, width: int, layers: int = 1) -> nn.Module:
+    """A Mixer, or for "llama" a one-layer Llama of four heads (its gated FFN has the parameters of
+    one four times as wide)."""
     if kind != "llama":
         return Mixer(vocab, n_ctx, width, kind, layers)
     return LlamaForCausalLM(
@@ -87,25 +112,25 @@ def build(kind: str, vocab: int, n_ctx: int, width: int, layers: int = 0) -> nn.
             vocab_size=vocab,
             hidden_size=width,
             intermediate_size=8 * width // 3,
-            num_hidden_layers=1,
-            num_attention_heads=max(1, width // 32),
+            num_hidden_layers=layers,
+            num_attention_heads=4,
             max_position_embeddings=n_ctx,
         )
     )
 
 
 def width_for(kind: str, vocab: int, n_ctx: int, params: int) -> int:
-    """The width (a multiple of 32) at which a kind has about `params` parameters."""
+    """The width (a multiple of 8) at which a kind has about `params` parameters."""
     sizes = {}
-    for width in range(32, 4_097, 32):
+    for width in range(8, 8_193, 8):
         with torch.device("meta"):
             sizes[width] = sum(p.numel() for p in build(kind, vocab, n_ctx, width).parameters())
-        if sizes[width] > 2 * params:
+        if sizes[width] > params:
             break
     return min(sizes, key=lambda w: abs(sizes[w] - params))
 
 
-@step(version=1)
+@step(version=2)
 def fit_lm(
     kind: str,
     data: Windows,
@@ -116,7 +141,7 @@ def fit_lm(
     steps: int,
     batch: int = 64,
     seed: int = 42,
-    layers: int = 0,
+    layers: int = 1,
 ) -> dict:
     """Train one model by the recipe of lib.train without weight decay: its weights ("state.…"), the
     training loss of each step ("loss"), and its losses on `test`, [n, seq_len - 1] ("test")."""
@@ -130,7 +155,32 @@ def fit_lm(
     return {"loss": np.array(losses, np.float32), "test": torch.cat(parts)} | state
 
 
-def trained(found: dict, kind: str, vocab: int, n_ctx: int, width: int, layers: int = 0):
+def tune(
+    kind: str,
+    data: Windows,
+    held: Windows,
+    vocab: int,
+    width: int,
+    steps: int,
+    seeds: list[int],
+    layers: int = 1,
+    exponents: tuple[float, ...] = (-3, -2.5, -2),
+    most: int = 5,
+) -> tuple[float, bool]:
+    """The learning rate with the lowest mean loss on `held`, and whether it lies inside what was
+    tried: 10^`exponents`, and half a decade further while the best is at an end, `most` in all."""
+    tried, new = {}, list(exponents)
+    while new:
+        for e in new:
+            runs = (fit_lm(kind, data, held, vocab, width, 10**e, steps, seed=s, layers=layers)
+                    for s in seeds)  # fmt: skip
+            tried[e] = float(np.mean([found["test"].mean() for found in runs]))
+        best = min(tried, key=tried.get)
+        new = [e for e in (best - 0.5, best + 0.5) if e not in tried and len(tried) < most]
+    return 10**best, min(tried) < best < max(tried)
+
+
+def trained(found: dict, kind: str, vocab: int, n_ctx: int, width: int, layers: int = 1):
     """The model that `fit_lm` trained."""
     model = build(kind, vocab, n_ctx, width, layers)
     state = {k.removeprefix("state."): torch.from_numpy(v) for k, v in found.items()
@@ -140,15 +190,11 @@ def trained(found: dict, kind: str, vocab: int, n_ctx: int, width: int, layers: 
 
 
 def compose(model: Mixer) -> tuple[torch.Tensor, torch.Tensor]:
-    """Q = H W [vocab, vocab] and c [n_ctx, n_ctx] of a fully linear mixer, float64."""
-    if model.kind not in ("linear", "direct"):
-        raise InputError(f"a {model.kind} mixer is not linear: compose a linear one.")
-    q = model.h.weight.detach().double()
-    for layer in reversed(model.maps):
-        q = q @ layer.weight.detach().double()
-    if model.w is not None:
-        q = q @ model.w.weight.detach().double().T
-    return q, model.c.detach().double().tril()
+    """Q [vocab, vocab] and c [n_ctx, n_ctx] of a fully linear mixer, float64."""
+    if model.kind not in LINEAR or model.kind == "pairs":
+        raise InputError(f"a {model.kind} mixer is not one pair of Q and c: compose a linear one.")
+    [(q, c)] = copy.deepcopy(model).double().requires_grad_(False).pairs()
+    return q, c
 
 
 def rollout(q: torch.Tensor, c: torch.Tensor, first: torch.Tensor, n: int) -> torch.Tensor:

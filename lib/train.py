@@ -88,7 +88,8 @@ def train(
     at: Collection[int] = (),
 ) -> list[float]:
     """Train `model` in place by AdamW on `batch` windows a step, cosine to a tenth of the peak rate
-    after a linear warm-up; same seed, same machine, same weights. Returns each step's loss, nats.
+    after a linear warm-up; same seed, same machine, same weights. No window is read twice where
+    there are enough; else they are drawn with replacement. Returns each step's loss, nats.
 
     `look(step)` is called before the first (0) and after each step in `at`, with the model in eval
     mode; it must not change it.
@@ -103,6 +104,10 @@ def train(
     rate = lambda s: min((s + 1) / warmup, 0.55 + 0.45 * math.cos(math.pi * s / steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     generator, losses = torch.Generator().manual_seed(seed), []
+    if steps * batch <= len(data):
+        order = torch.randperm(len(data), generator=generator)[: steps * batch]
+    else:
+        order = torch.randint(len(data), (steps * batch,), generator=generator)
     for step in tqdm(range(steps + 1), desc="training", delay=2, leave=False):
         if look and step in at:
             model.eval()
@@ -110,7 +115,7 @@ def train(
         if step == steps:
             break
         model.train()
-        chosen = torch.randint(len(data), (batch,), generator=generator)
+        chosen = order[step * batch : (step + 1) * batch]
         tokens = data.tokens[chosen].to(model.device)  # [batch, seq_len]
         logits = model(tokens, use_cache=False).logits[:, :-1]
         loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
