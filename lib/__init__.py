@@ -14,8 +14,6 @@ live model -> losses -> table -> figure, claim, report. Imports only ever point 
     train                           small decoders, trained on the spot
     mixers                          linear language models: composed, rolled out, in bits per byte
     claims  report  series          ledger and verdict; one run of a notebook; the command line
-
-second/ is the library of the second edition, for the notebooks that have not moved yet.
 """
 
 import warnings

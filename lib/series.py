@@ -144,8 +144,7 @@ def render(names: list[str], profile: str = "") -> None:
     figures/ and data/results."""
     import nbformat
 
-    # The second name is the second edition's.
-    os.environ |= {"NONLINEARITY_RENDER": "1", "NONLINEARITY_COMMITTING": "1"}
+    os.environ["NONLINEARITY_RENDER"] = "1"
     for name in names:
         began, source = time.time(), NOTEBOOKS / f"{name}.ipynb"
         part = ROOT / "runs" / f".{name}.part.ipynb"

@@ -39,8 +39,7 @@ def scorecard(app) -> None:
     found = []
     for path in sorted((HERE.parent / "data/results").glob("*/*/*/claims.csv")):
         rows = pd.read_csv(path, keep_default_na=False)
-        if "verdict" in rows and "unit" in rows:  # not one of the second edition
-            found.append(rows.assign(model=f"{path.parts[-3]} ({path.parts[-4]})"))
+        found.append(rows.assign(model=f"{path.parts[-3]} ({path.parts[-4]})"))
     verdicts = pd.concat(found) if found else pd.DataFrame(columns=["id", "model", "verdict"])
     by_model = verdicts.pivot_table(index="id", columns="model", values="verdict", aggfunc="first")
     table = ledger.merge(by_model, on="id", how="left").fillna("")
