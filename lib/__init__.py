@@ -11,8 +11,9 @@ live model -> losses -> table -> figure, claim, report. Imports only ever point 
     descent probes  swap            trained baselines; product probes; losses, sweep, healing
     gates   tokens                  need, gates and routed FFNs; token and context, look-ups
     routing                         routers for all blocks, their thresholds, refits, the cost of it
-    train                           small decoders, trained on the spot
-    mixers                          linear language models: composed, rolled out, in bits per byte
+    train                           the training loop; the tiny models of data/models
+    mixers  decoder                 linear language models; a decoder with a width in every layer
+    allocation                      where in depth the width goes: placements, tapers, importance
     claims  report  series          ledger and verdict; one run of a notebook; the command line
 """
 

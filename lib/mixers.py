@@ -130,7 +130,7 @@ def width_for(kind: str, vocab: int, n_ctx: int, params: int) -> int:
     return min(sizes, key=lambda w: abs(sizes[w] - params))
 
 
-@step(version=2)
+@step(version=3)
 def fit_lm(
     kind: str,
     data: Windows,

@@ -6,16 +6,26 @@ Three families of six blocks of width 128 with a 4,096-token byte-level BPE of t
 (sequential, GELU), GPT-NeoX (parallel, GELU) and Llama (sequential, SwiGLU).
 """
 
-import math
+import shutil
 import sys
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 import pandas as pd
 import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from tokenizers import ByteLevelBPETokenizer
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    get_scheduler,
+)
 
 from lib.cache import whole
 from lib.linear import fit_maps, score
@@ -53,6 +63,7 @@ FAMILIES = {
         tie_word_embeddings=True,
     ),
 }
+State = dict[str, torch.Tensor]  # see _state
 LOOK = (0, 25, 50, 100, 200, 400, 800, 1500)  # steps at which the profile is taken
 
 
@@ -84,49 +95,108 @@ def train(
     warmup: int = 100,
     weight_decay: float = 0.1,
     seed: int = 42,
-    look: Callable[[int], None] | None = None,
+    decay: int | None = None,
+    look: Callable[[int, Callable[[], State]], None] | None = None,
     at: Collection[int] = (),
+    begin: State | None = None,
+    checkpoints: Path | None = None,
+    every: int = 500,
 ) -> list[float]:
-    """Train `model` in place by AdamW on `batch` windows a step, cosine to a tenth of the peak rate
-    after a linear warm-up; same seed, same machine, same weights. No window is read twice where
-    there are enough; else they are drawn with replacement. Returns each step's loss, nats.
+    """Train `model` in place by AdamW on `batch` windows a step: a linear warm-up, then cosine to a
+    tenth of the peak rate, or, with `decay`, the peak until the last `decay` steps, which go to 0
+    (WSD). No window is read again before all others are. Same seed, same machine, same weights.
+    Returns each step's loss in nats.
 
-    `look(step)` is called before the first (0) and after each step in `at`, with the model in eval
-    mode; it must not change it.
+    `look(step, state)` is called before the first (0) and after each step in `at`, with the model
+    in eval mode; it must not change it. `begin`: a `state()` of an earlier run to go on from, to
+    the last bit. `checkpoints`: a folder for one such state every so many steps; the last whole one
+    there is gone on from, and the folder goes when the training is done. Under `accelerate launch`
+    every process reads its share of a batch; on a GPU in bfloat16.
     """
+    on_gpu = torch.cuda.is_available()
+    accelerator = Accelerator(mixed_precision="bf16" if on_gpu else "no")
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [
         {"params": matrices, "weight_decay": weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
-    rate = lambda s: min((s + 1) / warmup, 0.55 + 0.45 * math.cos(math.pi * s / steps))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    generator, losses = torch.Generator().manual_seed(seed), []
-    if steps * batch <= len(data):
-        order = torch.randperm(len(data), generator=generator)[: steps * batch]
-    else:
-        order = torch.randint(len(data), (steps * batch,), generator=generator)
-    for step in tqdm(range(steps + 1), desc="training", delay=2, leave=False):
+    plain = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
+    kind, options = "cosine_with_min_lr", {"min_lr_rate": 0.1}
+    if decay is not None:
+        kind, options = "warmup_stable_decay", {"num_decay_steps": decay, "decay_type": "linear"}
+    schedule = get_scheduler(kind, plain, warmup, steps, scheduler_specific_kwargs=options)
+    rate = schedule.lr_lambdas[0]  # of the peak, at a step
+    wrapped, optimizer = accelerator.prepare(model, plain)
+    begin = _newest(checkpoints) or begin
+    losses = _restore(begin, model, plain) if begin else []
+    generator, n_epochs = torch.Generator().manual_seed(seed), -(-steps * batch // len(data))
+    order = torch.cat([torch.randperm(len(data), generator=generator) for _ in range(n_epochs)])
+    share = slice(accelerator.process_index, None, accelerator.num_processes)
+    bar = tqdm(range(len(losses), steps + 1), desc="training", delay=2, leave=False)
+    for step in bar:
         if look and step in at:
             model.eval()
-            look(step)
+            look(step, lambda: _state(model, plain, losses))
         if step == steps:
             break
-        model.train()
-        chosen = order[step * batch : (step + 1) * batch]
-        tokens = data.tokens[chosen].to(model.device)  # [batch, seq_len]
-        logits = model(tokens, use_cache=False).logits[:, :-1]
-        loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        if checkpoints and step % every == 0 and step and accelerator.is_main_process:
+            with whole(checkpoints / f"{step:08d}.safetensors") as part:
+                save_file(_state(model, plain, losses), part)
+        wrapped.train()
+        chosen = order[step * batch : (step + 1) * batch][share]
+        tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
+        logits = wrapped(tokens, use_cache=False).logits[:, :-1]
+        loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+        for group in plain.param_groups:
+            group["lr"] = lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(wrapped.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
+        losses.append(accelerator.reduce(loss.detach(), "mean").item())
+        if step % 20 == 0:
+            speed = f"{(bar.format_dict['rate'] or 0) * batch * data.tokens.shape[1]:,.0f}"
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_second=speed, refresh=False)
     model.eval()
+    if checkpoints and accelerator.is_main_process:
+        shutil.rmtree(checkpoints, ignore_errors=True)
     return losses
+
+
+def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: list) -> State:
+    """All that a training needs to go on: weights, Adam's two moments, the losses so far."""
+    found = {"losses": torch.tensor(losses, dtype=torch.float64)}
+    for name, p in model.named_parameters():
+        moments = optimizer.state[p]
+        found[f"weight.{name}"] = p.detach().cpu().clone()
+        for moment in ("exp_avg", "exp_avg_sq"):
+            if moments:
+                found[f"{moment}.{name}"] = moments[moment].cpu().clone()
+    return found
+
+
+def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Put a state back into a model and its optimizer; its losses."""
+    losses = torch.as_tensor(state["losses"]).tolist()
+    for name, p in model.named_parameters():
+        p.data.copy_(torch.as_tensor(state[f"weight.{name}"]))
+        if f"exp_avg.{name}" in state:
+            moments = ("exp_avg", "exp_avg_sq")
+            optimizer.state[p] = {"step": torch.tensor(float(len(losses)))} | {
+                m: torch.as_tensor(state[f"{m}.{name}"]).to(p.device, copy=True) for m in moments
+            }
+    return losses
+
+
+def _newest(folder: Path | None) -> State | None:
+    """The last checkpoint of a folder that is whole; what is cut short is removed."""
+    for path in sorted(folder.glob("*.safetensors"), reverse=True) if folder else ():
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError):
+            path.unlink(missing_ok=True)
+    return None
 
 
 def make_fixture(name: str) -> None:
@@ -142,7 +212,7 @@ def make_fixture(name: str) -> None:
     held_out = held_out.take(12_288, evenly=True)
     model, profile = build(family, len(tokenizer), seed), []
 
-    def look(step: int) -> None:
+    def look(step: int, _) -> None:
         frozen = as_subject(model, tokenizer, name)
         for block, r2 in enumerate(score(frozen, held_out, fit_maps(frozen, fit)).r2()):
             profile.append({"step": step, "block": block, "r2_lin": round(r2.value, 4)})

@@ -1,0 +1,250 @@
+"""A decoder language model with an FFN width of its own in every layer.
+
+A `transformers` model built from Llama's parts: `save_pretrained`, `from_pretrained`, AutoModel and
+`generate` with a KV cache work as for any other, and with equal widths it is Llama, weight for
+weight.
+"""
+
+import zlib
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNorm
+
+from lib.cache import cache_folder, step
+from lib.errors import InputError, unknown
+from lib.swap import next_token_losses
+from lib.text import Windows
+from lib.train import train
+
+FFNS = {"swiglu": 3, "linear": 2}  # matrices of d × width in each kind
+STARTS = ("zero", "llama")
+
+
+class DecoderConfig(LlamaConfig):
+    """Llama's, with `intermediate_sizes` (one width a layer, 0 for no FFN and no norm before it)
+    and `ffn_kinds` (one of FFNS a layer; SwiGLU where nothing is said)."""
+
+    model_type = "layerwise-decoder"
+    intermediate_sizes: list[int] | None = None
+    ffn_kinds: list[str] | None = None
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        n = self.num_hidden_layers
+        self.intermediate_sizes = list(self.intermediate_sizes or [self.intermediate_size] * n)
+        self.ffn_kinds = list(self.ffn_kinds or ["swiglu"] * n)
+        if {len(self.intermediate_sizes), len(self.ffn_kinds)} != {n}:
+            raise InputError(
+                f"{n} layers were given {len(self.intermediate_sizes)} FFN widths and "
+                f"{len(self.ffn_kinds)} kinds: give one a layer."
+            )
+        if min(self.intermediate_sizes) < 0:
+            raise InputError(
+                f"an FFN cannot be {min(self.intermediate_sizes)} wide: give 0 or more."
+            )
+        for kind in self.ffn_kinds:
+            if kind not in FFNS:
+                raise unknown("kind of FFN", kind, [*FFNS])
+
+
+class FFN(nn.Module):
+    """Down(SiLU(Gate x) · Up x); "linear": Down(Up x). x [..., d]."""
+
+    def __init__(self, d: int, width: int, kind: str):
+        super().__init__()
+        self.gate_proj = nn.Linear(d, width, bias=False) if kind == "swiglu" else None
+        self.up_proj = nn.Linear(d, width, bias=False)
+        self.down_proj = nn.Linear(width, d, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up = self.up_proj(x)
+        gated = up if self.gate_proj is None else nn.functional.silu(self.gate_proj(x)) * up
+        return self.down_proj(gated)
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Llama's layer: attention, then the FFN if there is one, each after its norm."""
+
+    def __init__(self, config: DecoderConfig, layer_idx: int):
+        super().__init__()
+        norm = lambda: LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm, self.self_attn = norm(), LlamaAttention(config, layer_idx)
+        width, kind = config.intermediate_sizes[layer_idx], config.ffn_kinds[layer_idx]
+        self.post_attention_layernorm = norm() if width else None
+        self.mlp = FFN(config.hidden_size, width, kind) if width else None
+
+    def forward(self, hidden_states: torch.Tensor, **kwargs) -> torch.Tensor:
+        x = hidden_states
+        x = x + self.self_attn(hidden_states=self.input_layernorm(x), **kwargs)[0]
+        return x if self.mlp is None else x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(LlamaForCausalLM):
+    """Llama with layers of DecoderLayer."""
+
+    config_class = DecoderConfig
+    _no_split_modules: ClassVar = ["DecoderLayer"]
+    _can_record_outputs: ClassVar = {"hidden_states": DecoderLayer, "attentions": LlamaAttention}
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__(config)
+        n = config.num_hidden_layers
+        self.model.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(n))
+        self.post_init()
+
+
+AutoConfig.register(DecoderConfig.model_type, DecoderConfig)
+AutoModelForCausalLM.register(DecoderConfig, Decoder)
+
+
+def build_decoder(
+    widths: list[int],
+    d: int,
+    heads: int,
+    vocab: int,
+    n_ctx: int,
+    start: str = "zero",
+    seed: int = 42,
+    kinds: list[str] | None = None,
+) -> Decoder:
+    """A decoder with these FFN widths, its weights drawn anew.
+
+    `start`: "llama" draws every matrix with std 0.02; "zero" the embedding with std 0.1, all others
+    with 1/√(inputs), and what writes to the stream or the logits is 0 (seeds agree better). Each
+    parameter has a generator of its own, so models of one seed share the weights of all that they
+    have in common: a wider FFN begins with the units of the narrower.
+    """
+    if start not in STARTS:
+        raise unknown("start", start, STARTS)
+    config = DecoderConfig(
+        vocab_size=vocab,
+        hidden_size=d,
+        intermediate_size=max(widths),
+        intermediate_sizes=list(widths),
+        ffn_kinds=kinds,
+        num_hidden_layers=len(widths),
+        num_attention_heads=heads,
+        max_position_embeddings=n_ctx,
+        use_cache=False,
+    )
+    model = Decoder(config)
+    writes = ("o_proj.weight", "down_proj.weight", "lm_head.weight")
+    for name, p in model.named_parameters():
+        if p.dim() < 2:
+            continue  # the norms' ones
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+        down = name.endswith("down_proj.weight")
+        drawn = torch.randn(*(reversed(p.shape) if down else p.shape), generator=generator)
+        if start == "llama":
+            std = 0.02
+        else:
+            std = 0.1 if "embed" in name else 0.0 if name.endswith(writes) else p.shape[1] ** -0.5
+        p.data.copy_((drawn.T if down else drawn) * std)
+    return model
+
+
+def n_params(config: DecoderConfig) -> int:
+    """Parameters of a decoder: exact."""
+    d, v = config.hidden_size, config.vocab_size
+    queries = config.num_attention_heads * config.head_dim
+    keys = config.num_key_value_heads * config.head_dim
+    layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + d)
+    ffns = zip(config.intermediate_sizes, config.ffn_kinds, strict=True)
+    ffn = sum(FFNS[kind] * d * width + d for width, kind in ffns if width)
+    return v * d * (1 if config.tie_word_embeddings else 2) + d + layers + ffn
+
+
+def flops_per_token(config: DecoderConfig, seq_len: int) -> int:
+    """Floating-point operations of the matrix products of a forward pass, a token of `seq_len`:
+    exact where attention computes the whole square of scores."""
+    d, v = config.hidden_size, config.vocab_size
+    embedding = v * d * (0 if config.tie_word_embeddings else 1)
+    n_norms = 1 + config.num_hidden_layers + sum(w > 0 for w in config.intermediate_sizes)
+    in_products = n_params(config) - embedding - n_norms * d
+    scores = 2 * seq_len * config.num_attention_heads * config.head_dim * config.num_hidden_layers
+    return 2 * (in_products + scores)
+
+
+def _decoder(widths, data: Windows, vocab: int, d, heads, start, seed, kinds) -> Decoder:
+    return build_decoder(widths, d, heads, vocab, data.tokens.shape[1], start, seed, kinds)
+
+
+@step(version=1)
+def trunk(
+    marks: tuple[int, ...],
+    widths: list[int],
+    data: Windows,
+    vocab: int,
+    d: int,
+    heads: int,
+    lr: float,
+    batch: int,
+    warmup: int,
+    start: str,
+    seed: int,
+) -> dict:
+    """The state (see lib.train) of a decoder after marks[-1] steps at a constant rate; it goes on
+    from the trunk of the marks before, so that each piece is trained once."""
+    given = dict(d=d, heads=heads, lr=lr, batch=batch, warmup=warmup, start=start, seed=seed)
+    begin = trunk(marks[:-1], widths, data, vocab, **given) if len(marks) > 1 else None
+    model, found = _decoder(widths, data, vocab, d, heads, start, seed, None), {}
+    keep = lambda _, state: found.update(state())
+    how = dict(seed=seed, decay=0, look=keep, at=(marks[-1],), begin=begin)
+    train(model, data, marks[-1], batch, lr, warmup, **how)
+    return found
+
+
+@step(version=1)
+def fit_decoder(
+    widths: list[int],
+    data: Windows,
+    test: Windows,
+    vocab: int,
+    d: int,
+    heads: int,
+    lr: float,
+    steps: int,
+    batch: int = 16,
+    warmup: float = 0.1,
+    start: str = "zero",
+    seed: int = 42,
+    decay: float | None = None,
+    marks: tuple[int, ...] = (),
+    kinds: list[str] | None = None,
+) -> dict:
+    """Train a decoder with these widths (lib.train; `warmup` and `decay` are shares of the steps):
+    its losses on `test` ("test", [n, seq_len - 1]), the training loss of each step ("loss") and its
+    weights ("weight.…"). `marks`: branch from the `trunk` with these marks (WSD only)."""
+    given = locals()
+    model = _decoder(widths, data, vocab, d, heads, start, seed, kinds)
+    n_warmup = max(1, round(warmup * steps))
+    n_decay = None if decay is None else round(decay * steps)
+    begin, folder = None, None
+    if marks:
+        n_warmup = max(1, round(warmup * marks[0]))
+        begin = trunk(marks, widths, data, vocab, d, heads, lr, batch, n_warmup, start, seed)
+    if steps > 2_000:  # long enough to be killed in
+        key = fit_decoder.recipe(**given)
+        folder = cache_folder() / "training" / key if key else None
+    how = dict(seed=seed, decay=n_decay, begin=begin, checkpoints=folder)
+    losses = train(model, data, steps, batch, lr, n_warmup, **how)
+    with torch.no_grad():
+        parts = [next_token_losses(model(t.to(model.device)).logits, t.to(model.device))
+                 for t in test.tokens.split(256)]  # fmt: skip
+    weights = {f"weight.{name}": p for name, p in model.named_parameters()}
+    return {"test": torch.cat(parts), "loss": np.array(losses, np.float32)} | weights
+
+
+def trained_decoder(found: dict, widths, vocab, n_ctx, d, heads, kinds=None) -> Decoder:
+    """The model that `fit_decoder` trained."""
+    model = build_decoder(widths, d, heads, vocab, n_ctx, kinds=kinds)
+    state = {
+        name: torch.from_numpy(found[f"weight.{name}"]) for name, _ in model.named_parameters()
+    }
+    model.load_state_dict(state)
+    return model.requires_grad_(False).eval()

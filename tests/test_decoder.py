@@ -1,0 +1,189 @@
+"""The decoder with its own widths, and the trainer: identities, counts, resuming, two processes."""
+
+import numpy as np
+import pytest
+import torch
+from accelerate import debug_launcher
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from lib.allocation import placement, taper
+from lib.decoder import build_decoder, fit_decoder, flops_per_token, n_params, trunk
+from lib.errors import InputError
+from lib.text import Windows
+from lib.train import train
+
+WIDTHS = [
+    [24] * 4,
+    [0, 48, 48, 0],
+    placement(4, 24, 0.5, "ends"),
+    taper(4, 24, 1.5, 0.5, "cosine", 2),
+]
+
+
+@pytest.fixture
+def data():
+    steps = np.random.default_rng(0).choice([1, 1, 1, 2], (120, 16)).cumsum(1) % 11
+    return Windows(torch.from_numpy(steps), np.arange(120), "a walk")
+
+
+def small(widths=(24, 24, 24, 24), **how):
+    return build_decoder(list(widths), 16, 2, 11, 16, **how)
+
+
+def shaken(model):
+    """The model with every weight moved: zero projections would hide what they get."""
+    torch.manual_seed(0)
+    for p in model.parameters():
+        p.data.add_(0.3 * torch.randn_like(p))
+    return model.eval()
+
+
+def test_uniform_widths_are_llama():
+    ours = shaken(small())
+    llama = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=11, hidden_size=16, intermediate_size=24, num_hidden_layers=4,
+            num_attention_heads=2, max_position_embeddings=16,
+        )
+    ).eval()  # fmt: skip
+    llama.load_state_dict(ours.state_dict())
+    tokens = torch.randint(11, (3, 16))
+    assert torch.allclose(ours(tokens).logits, llama(tokens).logits, atol=1e-5)
+    assert ours(tokens).logits.std() > 0.1
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_counts_are_exact(widths):
+    model = small(widths)
+    assert n_params(model.config) == sum(p.numel() for p in model.parameters())
+    model.set_attn_implementation("eager")  # its products are counted
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(2, 16, dtype=torch.long))
+    assert flops_per_token(model.config, 16) * 32 == counter.get_total_flops()
+
+
+def test_a_removed_ffn_has_no_parameters_and_linear_ones_no_gate():
+    names = [
+        n
+        for n, _ in small(
+            [0, 48, 48, 0], kinds=["swiglu", "linear", "swiglu", "swiglu"]
+        ).named_parameters()
+    ]
+    of = lambda k: {n for n in names if n.startswith(f"model.layers.{k}.") and "attn" not in n}
+    assert of(0) == {"model.layers.0.input_layernorm.weight"}
+    assert not any("gate" in n for n in of(1)) and any("gate" in n for n in of(2))
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_it_is_a_transformers_model(widths, tmp_path):
+    model = shaken(small(widths))
+    tokens = torch.randint(11, (2, 12))
+    changed = tokens.clone()
+    changed[:, 7] = (changed[:, 7] + 1) % 11
+    a, b = model(tokens).logits, model(changed).logits
+    assert torch.allclose(a[:, :7], b[:, :7], atol=1e-5) and not torch.allclose(a[:, 7:], b[:, 7:])
+    how = dict(
+        max_new_tokens=8,
+        do_sample=False,
+        attention_mask=torch.ones(2, 4),
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    texts = [model.generate(tokens[:, :4], use_cache=cached, **how) for cached in (True, False)]
+    assert torch.equal(*texts) and texts[0].shape == (2, 12)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again(tokens).logits, a) and again.config.intermediate_sizes == list(widths)
+
+
+def test_models_of_one_seed_share_what_they_have_in_common():
+    narrow, wide, other = small(seed=1), small((48, 24, 0, 24), seed=1), small(seed=2)
+    a, b = (dict(m.named_parameters()) for m in (narrow, wide))
+    assert torch.equal(a["model.embed_tokens.weight"], b["model.embed_tokens.weight"])
+    up = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(a[up], b[up][:24]) and not torch.equal(a[up], other.get_parameter(up))
+    llama = small(seed=1, start="llama").get_parameter("model.layers.3.mlp.down_proj.weight")
+    assert llama.detach().std().item() == pytest.approx(0.02, rel=0.2)
+
+
+def test_a_branch_is_a_straight_run_to_the_bit(data):
+    given = ([24, 24], data, data[:20], 11, 16, 2, 1e-2)
+    how = dict(batch=4, decay=0.25, warmup=0.25)
+    straight = fit_decoder(*given, 16, batch=4, decay=0.25, warmup=3 / 16)
+    branch = fit_decoder(*given, 16, marks=(6, 12), warmup=0.5, batch=4, decay=0.25)
+    for name in straight:
+        assert np.array_equal(straight[name], branch[name]), name
+    assert trunk.recipe((6, 12), *given[:2], 11, 16, 2, 1e-2, 4, 3, "zero", 42)
+    assert not np.array_equal(straight["test"], fit_decoder(*given, 16, **how)["test"])
+
+
+def test_a_killed_training_resumes_to_the_bit(data, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(step, state):
+        raise Killed
+
+    how = dict(steps=30, batch=4, lr=1e-2, warmup=3)
+    straight = small()
+    losses = train(straight, data, **how)
+    for cut_short in (False, True):
+        with pytest.raises(Killed):
+            train(small(), data, look=kill, at=(23,), checkpoints=tmp_path / "c", every=5, **how)
+        kept = sorted((tmp_path / "c").iterdir())
+        assert [int(p.stem) for p in kept][-2:] == [15, 20]
+        if cut_short:
+            kept[-1].write_bytes(kept[-1].read_bytes()[:1_000])
+        resumed = small(seed=7)
+        assert train(resumed, data, checkpoints=tmp_path / "c", every=5, **how) == losses
+        for a, b in zip(straight.parameters(), resumed.parameters(), strict=True):
+            assert torch.equal(a, b)
+        assert not (tmp_path / "c").exists()
+
+
+def _train_and_save(data, path):
+    model = small()
+    train(model, data, steps=12, batch=8, lr=1e-2, warmup=3)
+    if torch.distributed.get_rank() == 0:
+        model.save_pretrained(path)
+
+
+def test_two_processes_are_one(data, tmp_path):
+    model = small()
+    train(model, data, steps=12, batch=8, lr=1e-2, warmup=3)
+    debug_launcher(_train_and_save, (data, tmp_path), num_processes=2)
+    other = AutoModelForCausalLM.from_pretrained(tmp_path)
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_no_window_is_read_twice_before_all_are(data):
+    seen = []
+
+    class Watched(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = small()
+
+        def forward(self, tokens, use_cache=False):
+            seen.extend(map(tuple, tokens.tolist()))
+            return self.inner(tokens)
+
+    unlike = Windows(torch.arange(120)[:, None].expand(120, 4) % 11, np.arange(120), "rows")
+    numbered = Windows(
+        torch.stack([torch.arange(120) % 11, torch.arange(120) // 11], 1), unlike.document, "n"
+    )
+    train(Watched(), numbered, steps=30, batch=8, lr=1e-3, warmup=3)
+    assert len({*seen[:120]}) == 120 and {*seen[120:240]} == {*seen[:120]}
+
+
+def test_bad_widths_are_refused():
+    with pytest.raises(InputError, match="give one a layer"):
+        build_decoder([8, 8], 16, 2, 11, 16, kinds=["swiglu"])
+    with pytest.raises(InputError, match="cannot be -8 wide"):
+        build_decoder([8, -8], 16, 2, 11, 16)
+    with pytest.raises(InputError, match="unknown kind of FFN 'glu'"):
+        build_decoder([8], 16, 2, 11, 16, kinds=["glu"])
+    with pytest.raises(InputError, match="unknown start 'ones'"):
+        small(start="ones")
