@@ -13,7 +13,7 @@ live model -> losses -> table -> figure, claim, report. Imports only ever point 
     routing                         routers for all blocks, their thresholds, refits, the cost of it
     train                           the training loop; the tiny models of data/models
     mixers  decoder                 linear language models; a decoder with a width in every layer
-    allocation                      where in depth the width goes: placements, tapers, importance
+    allocation tasks                where in depth the width goes; last words and told facts
     claims  report  series          ledger and verdict; one run of a notebook; the command line
 """
 

@@ -6,11 +6,14 @@ weight.
 """
 
 import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
+from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNorm
@@ -18,8 +21,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 from lib.cache import cache_folder, step
 from lib.errors import InputError, unknown
 from lib.swap import next_token_losses
-from lib.text import Windows
-from lib.train import train
+from lib.text import KneserNey, Windows, cut_windows, load_corpus
+from lib.train import train, train_tokenizer
 
 FFNS = {"swiglu": 3, "linear": 2}  # matrices of d × width in each kind
 STARTS = ("zero", "llama")
@@ -248,3 +251,71 @@ def trained_decoder(found: dict, widths, vocab, n_ctx, d, heads, kinds=None) -> 
     }
     model.load_state_dict(state)
     return model.requires_grad_(False).eval()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the reports on allocation share: a text, a model's shape and a recipe, fixed on uniform
+    widths alone."""
+
+    fit: Windows
+    choose: Windows
+    """for choosing a learning rate; other documents than `test`"""
+    test: Windows
+    tokenizer: object
+    d: int
+    heads: int
+    d_ff: int
+    steps: int
+    n_layers: int = 12
+    lr: float = 1e-2
+    batch: int = 16
+
+    @property
+    def vocab(self) -> int:
+        return len(self.tokenizer)
+
+    @property
+    def uniform(self) -> list[int]:
+        return [self.d_ff] * self.n_layers
+
+    def train(self, widths: list[int], seed: int, **changes) -> dict:
+        """`fit_decoder` of these widths by this recipe, or by one changed in `changes`; it reads
+        only as many windows as it has steps for, so no token twice."""
+        how = dict(d=self.d, heads=self.heads, lr=self.lr, steps=self.steps, batch=self.batch)
+        how |= dict(data=self.fit, test=self.test) | changes
+        return fit_decoder(widths, vocab=self.vocab, seed=seed, **how)
+
+    def losses(self, widths: list[int] | Callable, seeds: Sequence[int], **changes) -> np.ndarray:
+        """Mean test loss of each seed in nats a token, [seeds]; `widths` may be a function of the
+        seed."""
+        of = lambda seed: widths(seed) if callable(widths) else widths
+        bar = tqdm(seeds, desc="seeds", delay=2, leave=False)
+        return np.array([self.train(of(s), s, **changes)["test"].mean() for s in bar])
+
+    def counted(self) -> dict[str, float]:
+        """Test loss of an n-gram (Kneser-Ney) counted on the tokens that a model reads."""
+        read = self.fit[: self.steps * self.batch].tokens.numpy()
+        ngram = lambda k: KneserNey(read, self.vocab, k).losses(self.test.tokens.numpy())
+        return {name: float(ngram(k).mean()) for k, name in ((2, "bigram"), (3, "trigram"))}
+
+
+def setup(run, corpus: str | None = None) -> Setup:
+    """The set-up of a run's profile, on a mixture of three texts or on one `corpus`."""
+    mixture = run.pick(["wikipedia-sample"], *[["wikipedia", "king-james", "python-docs"]] * 2,
+                       ["fineweb-edu"])  # fmt: skip
+    texts = [load_corpus(name) for name in ([corpus] if corpus else mixture)]
+    fit, unseen = ([d for t in texts for d in getattr(t, part)] for part in ("fit", "test"))
+    d, heads, d_ff, n_ctx, vocab, steps, batch = run.pick(
+        (16, 2, 32, 16, 300, 6, 4),
+        (48, 3, 128, 64, 512, 30, 16),
+        (48, 3, 128, 64, 512, 600, 16),
+        (1280, 20, 4480, 1024, 50_257, 20_000, 288),  # Ikeda's 285M
+    )
+    tokenizer = train_tokenizer(fit, vocab)
+    cut = lambda part, name: cut_windows(part, tokenizer, n_ctx, run.seed, name)
+    most = run.pick(64, 256, 1_024, 4_096)
+    choose, test = cut(unseen[::2], "choose")[:most], cut(unseen[1::2], "test")[:most]
+    lr = run.pick(1e-2, 1e-2, 1e-2, 3e-4)
+    shape = dict(d=d, heads=heads, d_ff=d_ff, steps=steps, lr=lr, batch=batch)
+    return Setup(cut(fit, "fit"), choose, test, tokenizer, **shape)
