@@ -1,8 +1,8 @@
 """Small tasks for small models, behind lm-eval's model interface.
 
 A task asks an `lm` for `_loglikelihood_tokens`, as lm-eval's own do: pass `LM(model, tokenizer)`,
-or lm-eval's `HFLM(pretrained=model, tokenizer=tokenizer)`, with which the papers' tasks run too
-where the Hugging Face hub can be reached (`lm_eval.simple_evaluate`).
+or lm-eval's `HFLM(pretrained=model, tokenizer=tokenizer)` (`pip install -e '.[tasks]'`), with which
+the papers' tasks run too where the Hugging Face hub can be reached (`lm_eval.simple_evaluate`).
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """What a measured pass, the swap sweep and training cost, as ratios within one run: make bench.
 
 Design limits: a measured pass at most 1.2 plain forward passes, the sweep at most 0.65 of whole
-passes, training at least 0.4 of the rate of a float32 product on the same threads.
+passes, training at least 0.4 of the rate of a float32 product on the same threads, and a decoder's
+at most 1.1 times the time of stock Llama in transformers.Trainer.
 """
 
 import os
@@ -9,14 +10,16 @@ import tempfile
 import time
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 os.environ["TQDM_DISABLE"] = "1"
+from lib.decoder import build_decoder, flops_per_token
 from lib.linear import fit_maps
 from lib.model import load_subject
 from lib.moments import _collect
 from lib.report import PROFILES
 from lib.swap import losses, sweep
-from lib.text import cut_windows, load_corpus
+from lib.text import Windows, cut_windows, load_corpus
 from lib.train import build, train
 
 TOKENS = 2_048
@@ -65,11 +68,33 @@ def main() -> None:
     flops = 6 * n * tokens + 12 * layers * width * length * tokens  # tied head counted once, in n
     a = torch.randn(1024, 1024)
     product = seconds(lambda: [a @ a for _ in range(20)])
-    rate, best = steps * flops / taken, 20 * 2 * 1024**3 / product
-    print(
-        f"training: {rate / best:.2f} of a float32 product "
-        f"({rate / 1e9:.0f} of {best / 1e9:.0f} GFLOP/s)"
-    )
+    best = 20 * 2 * 1024**3 / product
+    report("training", steps * flops / taken, best)
+    decoder(best)
+
+
+def report(what: str, rate: float, best: float) -> None:
+    print(f"{what}: {rate / best:.2f} of a float32 product "
+          f"({rate / 1e9:.0f} of {best / 1e9:.0f} GFLOP/s)")  # fmt: skip
+
+
+def decoder(best: float) -> None:
+    """The decoder of notebooks 17 to 21 beside stock Llama in transformers.Trainer."""
+    steps, batch, shape = 30, 16, dict(vocab_size=512, num_hidden_layers=12, hidden_size=48)
+    tokens = torch.randint(512, (steps * batch, 64))
+    data = Windows(tokens, torch.zeros(len(tokens)).numpy(), "random tokens")
+    ours = build_decoder([128] * 12, 48, 3, 512, 64)
+    taken = seconds(lambda: train(ours, data, steps, batch, warmup=1))
+    config = LlamaConfig(**shape, intermediate_size=128, num_attention_heads=3)
+    rows = [{"input_ids": t, "labels": t} for t in tokens]
+    with tempfile.TemporaryDirectory() as folder:
+        how = dict(max_steps=steps, per_device_train_batch_size=batch, report_to=[])
+        how |= dict(save_strategy="no", logging_strategy="no", disable_tqdm=True)
+        stock = Trainer(LlamaForCausalLM(config), TrainingArguments(folder, **how), None, rows)
+        beside = seconds(stock.train)
+    flops = 3 * flops_per_token(ours.config, 64) * steps * batch * 64
+    report("decoder", flops / taken, best)
+    print(f"         {taken / beside:.2f} of the time of stock Llama in transformers.Trainer")
 
 
 if __name__ == "__main__":
