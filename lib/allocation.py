@@ -131,9 +131,12 @@ def share_moved(widths: list[int]) -> float:
     return float(np.abs(w - w.mean()).sum() / 2 / w.sum())
 
 
-def importance(improvements: dict[tuple[str, float], float], n_layers: int) -> np.ndarray:
-    """Ikeda's layerwise importance (Eq. 5–7), standardized, [n_layers]: what a configuration
-    (place, ratio) loses is spread evenly over the layers that have no FFN in it."""
+def importance(
+    improvements: dict[tuple[str, float], float], n_layers: int, standardized: bool = True
+) -> np.ndarray:
+    """Ikeda's layerwise importance (Eq. 5–7), [n_layers]: what a configuration (place, ratio)
+    loses is spread evenly over the layers that have no FFN in it. Raw, it is linear in the
+    improvements."""
     total, count = np.zeros(n_layers), np.zeros(n_layers)
     for (place, ratio), improvement in improvements.items():
         gone = sorted({*range(n_layers)} - {*placed(n_layers, ratio, place)})
@@ -141,7 +144,7 @@ def importance(improvements: dict[tuple[str, float], float], n_layers: int) -> n
             total[gone] -= improvement / len(gone)
             count[gone] += 1
     raw = np.divide(total, count, out=np.zeros(n_layers), where=count > 0)
-    return (raw - raw.mean()) / raw.std()
+    return (raw - raw.mean()) / raw.std() if standardized else raw
 
 
 def _thirds(n_layers: int) -> InputError:

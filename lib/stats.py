@@ -92,6 +92,32 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(value, value - half, value + half)
 
 
+def carried_over(
+    target: np.ndarray, reference: np.ndarray, n_draws: int = 200
+) -> tuple[Interval, Interval]:
+    """How much of the differences between models in `reference` is there in `target`, and its null.
+
+    Both are losses [seeds, models], row k of both of one seed. For each target seed: the slope
+    through 0 of its losses on the mean of the reference's other seeds, each less its mean over
+    models; t-interval over seeds. The null deals the models anew within each target seed. nan where
+    the reference shows no differences itself (F-test, p > 0.05).
+    """
+    centred = lambda v: v - v.mean(1, keepdims=True)
+    target, reference = centred(np.asarray(target)), centred(np.asarray(reference))
+    n, m = reference.shape
+    between = n * (reference.mean(0) ** 2).sum() / (m - 1)
+    within = ((reference - reference.mean(0)) ** 2).sum() / ((n - 1) * (m - 1))
+    others = np.stack([np.delete(reference, k, 0).mean(0) for k in range(len(target))])
+    slopes = lambda rows: (rows * others).sum(1) / (others**2).sum(1)
+    rng = np.random.default_rng(42)
+    dealt = [slopes(rng.permuted(target, axis=1)).mean() for _ in range(n_draws)]
+    null = Interval(float(np.mean(dealt)), *map(float, np.quantile(dealt, [0.025, 0.975])))
+    found = over_seeds(slopes(target))
+    if scipy.stats.f.sf(between / within, m - 1, (n - 1) * (m - 1)) > 0.05:
+        found = Interval(found.value, np.nan, np.nan)
+    return found, null
+
+
 def rank_correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Interval:
     """Spearman's correlation with Fisher's z interval: over blocks, all of which are there (at
     thirty blocks it must pass 0.36 to be told from 0). The interval is nan below four blocks."""

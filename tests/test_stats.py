@@ -10,6 +10,7 @@ from lib.claims import in_words, judge, published
 from lib.errors import InputError
 from lib.stats import (
     Interval,
+    carried_over,
     halves,
     interval,
     intervals,
@@ -84,6 +85,20 @@ def test_over_seeds_is_students():
     oracle = scipy.stats.ttest_1samp(values, 0).confidence_interval()
     assert (found.low, found.high) == pytest.approx((oracle.low, oracle.high))
     assert np.isnan(over_seeds([1.0]).low) and np.isnan(over_seeds([2.0, 2.0]).low)
+
+
+def test_what_carries_over_is_told_from_what_does_not():
+    rng = np.random.default_rng(0)
+    models, seeds = np.array([0.0, 0.1, -0.2, 0.3]), rng.normal(size=(6, 1))
+    noise = lambda n: 0.02 * rng.normal(size=(n, 4))
+    reference = models + seeds + noise(6)
+    found, null = carried_over(0.5 * models + seeds[:4] + noise(4), reference)
+    assert found.low < 0.5 < found.high and found.high < 0.8
+    assert null.low < 0 < null.high < found.low
+    other, _ = carried_over(models[[2, 3, 1, 0]] + noise(4), reference)
+    assert other.high < 0.5
+    flat, _ = carried_over(models + noise(4), seeds + noise(6))
+    assert np.isnan(flat.low)  # there was nothing to carry over
 
 
 def test_rank_correlation_is_told_from_zero_at_036():
