@@ -151,7 +151,7 @@ def build_decoder(
     return model
 
 
-def n_params(config: DecoderConfig) -> int:
+def count_params(config: DecoderConfig) -> int:
     """Parameters of a decoder: exact."""
     d, v = config.hidden_size, config.vocab_size
     queries = config.num_attention_heads * config.head_dim
@@ -168,7 +168,7 @@ def flops_per_token(config: DecoderConfig, seq_len: int) -> int:
     d, v = config.hidden_size, config.vocab_size
     embedding = v * d * (0 if config.tie_word_embeddings else 1)
     n_norms = 1 + config.num_hidden_layers + sum(w > 0 for w in config.intermediate_sizes)
-    in_products = n_params(config) - embedding - n_norms * d
+    in_products = count_params(config) - embedding - n_norms * d
     scores = 2 * seq_len * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     return 2 * (in_products + scores)
 

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lib.allocation import placement, taper
-from lib.decoder import build_decoder, fit_decoder, flops_per_token, n_params, trunk
+from lib.decoder import build_decoder, count_params, fit_decoder, flops_per_token, trunk
 from lib.errors import InputError
 from lib.text import Windows
 from lib.train import train
@@ -56,7 +56,7 @@ def test_uniform_widths_are_llama():
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_counts_are_exact(widths):
     model = small(widths)
-    assert n_params(model.config) == sum(p.numel() for p in model.parameters())
+    assert count_params(model.config) == sum(p.numel() for p in model.parameters())
     model.set_attn_implementation("eager")  # its products are counted
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(2, 16, dtype=torch.long))
