@@ -322,7 +322,7 @@ def setup(run, corpus: str | None = None) -> Setup:
     texts = [load_corpus(name) for name in ([corpus] if corpus else mixture)]
     fit, unseen = ([d for t in texts for d in getattr(t, part)] for part in ("fit", "test"))
     d, heads, d_ff, n_ctx, vocab, steps, batch = run.pick(
-        (16, 2, 32, 16, 300, 6, 4),
+        (16, 2, 32, 16, 300, 3, 4),
         (48, 3, 128, 64, 512, 20, 16),
         (48, 3, 128, 64, 512, 600, 16),
         (1280, 20, 4480, 1024, 50_257, 20_000, 288),  # Ikeda's 285M

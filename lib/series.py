@@ -20,7 +20,13 @@ from lib.errors import InputError, unknown
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
-PAPERS = {"whipp": "01-07", "balogh": "08-14", "badger": "25-27"}
+PAPERS = {
+    "whipp": "01-07",
+    "balogh": "08-14",
+    "ikeda": "17-19",
+    "tapered": "20-21",
+    "badger": "25-27",
+}
 
 
 def notebooks(n: str = "", paper: str = "") -> list[str]:
