@@ -20,6 +20,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from lib.cache import cache_folder, step
 from lib.errors import InputError, unknown
+from lib.stats import over_seeds
 from lib.swap import next_token_losses
 from lib.text import KneserNey, Windows, cut_windows, load_corpus
 from lib.train import train, train_tokenizer
@@ -313,6 +314,16 @@ class Setup:
         read = self.fit[: self.steps * self.batch].tokens.numpy()
         ngram = lambda k: KneserNey(read, self.vocab, k).losses(self.test.tokens.numpy())
         return {name: float(ngram(k).mean()) for k, name in ((2, "bigram"), (3, "trigram"))}
+
+    def passed(self, seeds: Sequence[int]) -> bool:
+        """Whether uniform's loss lies surely below that of a bigram counted on the tokens that it
+        reads; else nothing is judged. Prints what was compared."""
+        found, counted = over_seeds(self.losses(self.uniform, seeds)), self.counted()
+        there = found.high < counted["bigram"]
+        told = ", ".join(f"{name} {value:.3f}" for name, value in counted.items())
+        print(f"Uniform {found.value:.3f}, counted {told} nats a token: "
+              f"{'judged' if there else 'not judged'}.")  # fmt: skip
+        return there
 
 
 def setup(run, corpus: str | None = None) -> Setup:
