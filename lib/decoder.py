@@ -237,11 +237,15 @@ def fit_decoder(
         folder = cache_folder() / "training" / key if key else None
     how = dict(seed=seed, decay=n_decay, begin=begin, checkpoints=folder)
     losses = train(model, data, steps, batch, lr, n_warmup, **how)
-    with torch.no_grad():
-        parts = [next_token_losses(model(t.to(model.device)).logits, t.to(model.device))
-                 for t in test.tokens.split(256)]  # fmt: skip
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
-    return {"test": torch.cat(parts), "loss": np.array(losses, np.float32)} | weights
+    return {"test": read(model, test), "loss": np.array(losses, np.float32)} | weights
+
+
+@torch.no_grad()
+def read(model: Decoder, data: Windows) -> torch.Tensor:
+    """Each token's loss in nats, [n, seq_len - 1]."""
+    batches = (tokens.to(model.device) for tokens in data.tokens.split(256))
+    return torch.cat([next_token_losses(model(t).logits, t) for t in batches])
 
 
 def trained_decoder(found: dict, widths, vocab, n_ctx, d, heads, kinds=None) -> Decoder:
@@ -309,6 +313,11 @@ class Setup:
         found = self.train(widths, seed, **changes)
         return trained_decoder(found, widths, self.vocab, self.n_ctx, self.d, self.heads)
 
+    def by_rate(self, rates: Sequence[float], seed: int, **changes) -> dict[float, float]:
+        """Uniform's mean loss on `choose` at each learning rate."""
+        models = {lr: self.model(self.uniform, seed, lr=lr, **changes) for lr in rates}
+        return {lr: float(read(model, self.choose).mean()) for lr, model in models.items()}
+
     def counted(self) -> dict[str, float]:
         """Test loss of an n-gram (Kneser-Ney) counted on the tokens that a model reads."""
         read = self.fit[: self.steps * self.batch].tokens.numpy()
@@ -335,7 +344,7 @@ def setup(run, corpus: str | None = None) -> Setup:
     d, heads, d_ff, n_ctx, vocab, steps, batch = run.pick(
         (16, 2, 32, 16, 300, 3, 4),
         (48, 3, 128, 64, 512, 20, 16),
-        (48, 3, 128, 64, 512, 600, 16),
+        (48, 3, 128, 64, 512, 400, 16),
         (1280, 20, 4480, 1024, 50_257, 20_000, 288),  # Ikeda's 285M
     )
     tokenizer = train_tokenizer(fit, vocab)

@@ -114,6 +114,15 @@ def effect_in_words(cost: float) -> str:
     return f"{verb} the perplexity by {cost_in_words(abs(cost))[1:]}"
 
 
+def gain_in_words(gain, other: str = "uniform widths") -> str:
+    """What an Interval of differences of loss says, as a predicate: wins 0.03 nats a token over
+    uniform widths, loses them to it, or cannot be told from it."""
+    nats = f"{abs(gain.value):.{2 if abs(gain.value) >= 0.0995 else 3}f} nats a token"
+    if gain.low > 0:
+        return f"wins {nats} over {other}"
+    return f"loses {nats} to {other}" if gain.high < 0 else f"cannot be told from {other}"
+
+
 def cost_in_words(cost: float) -> str:
     """A relative change of perplexity as a reader likes it: +4%, −0.3%, or ×8.2 from +100% up."""
     if not np.isfinite(cost):
