@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lib.allocation import placement, taper
-from lib.decoder import build_decoder, count_params, fit_decoder, flops_per_token, trunk
+from lib.decoder import Setup, build_decoder, count_params, fit_decoder, flops_per_token, trunk
 from lib.errors import InputError
 from lib.text import Windows
 from lib.train import train
@@ -176,6 +176,19 @@ def test_no_window_is_read_twice_before_all_are(data):
     )
     train(Watched(), numbered, steps=30, batch=8, lr=1e-3, warmup=3)
     assert len({*seen[:120]}) == 120 and {*seen[120:240]} == {*seen[:120]}
+
+
+def test_a_setup_judges_only_what_has_passed_a_bigram(data, capsys):
+    class Eleven:  # the part of a tokenizer that a set-up asks for
+        __len__ = lambda self: 11
+
+    shape = dict(d=16, heads=2, d_ff=24, steps=40, n_layers=2, batch=2)
+    lab = Setup(data[:100], data[100:], data[100:], [], Eleven(), **shape)
+    by_rate = lab.by_rate([1e-4, 1e-2], seed=1)
+    assert by_rate[1e-2] == pytest.approx(lab.losses(lab.uniform, [1])[0], abs=1e-5)
+    assert by_rate[1e-2] < by_rate[1e-4]
+    assert not lab.passed([1, 2])  # the walk is a bigram: none is better
+    assert "not judged" in capsys.readouterr().out
 
 
 def test_bad_widths_are_refused():

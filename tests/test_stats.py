@@ -8,6 +8,7 @@ import scipy.stats
 import lib.claims
 from lib.claims import in_words, judge, published
 from lib.errors import InputError
+from lib.plots import gain_in_words
 from lib.stats import (
     Interval,
     carried_over,
@@ -205,6 +206,16 @@ def test_numbers_in_words():
     assert in_words(Interval(-3.0, -5.0, -1.0)) == "−3.0 [−5.0, −1.0]"
     assert in_words(Interval(12345.0, 12000.0, 13000.0)) == "1.2e4 [1.2e4, 1.3e4]"
     assert in_words(Interval(0.25, nan, nan)) == "0.25"
+
+
+def test_gains_in_words():
+    assert gain_in_words(Interval(0.031, 0.01, 0.05)) == (
+        "wins 0.031 nats a token over uniform widths"
+    )
+    assert gain_in_words(Interval(-0.12, -0.15, -0.1), "the rest") == (
+        "loses 0.12 nats a token to the rest"
+    )
+    assert gain_in_words(Interval(0.01, nan, nan)) == "cannot be told from uniform widths"
 
 
 def test_published_numbers_are_filtered():
