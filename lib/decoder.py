@@ -291,8 +291,9 @@ class Setup:
         return [self.d_ff] * self.n_layers
 
     def train(self, widths: list[int], seed: int, **changes) -> dict:
-        """`fit_decoder` of these widths by this recipe, or by one changed in `changes`; it reads
-        only as many windows as it has steps for, so no token twice."""
+        """`fit_decoder` of these widths by this recipe, or by one changed in `changes`. It reads
+        only as many windows as it has steps for, a random part of the text for each seed, and no
+        token twice."""
         how = dict(d=self.d, heads=self.heads, lr=self.lr, steps=self.steps, batch=self.batch)
         how |= dict(data=self.fit, test=self.test) | changes
         return fit_decoder(widths, vocab=self.vocab, seed=seed, **how)
@@ -319,15 +320,15 @@ class Setup:
         return {lr: float(read(model, self.choose).mean()) for lr, model in models.items()}
 
     def counted(self) -> dict[str, float]:
-        """Test loss of an n-gram (Kneser-Ney) counted on the tokens that a model reads."""
+        """Test loss of an n-gram (Kneser-Ney) counted on as many tokens as a model reads."""
         read = self.fit[: self.steps * self.batch].tokens.numpy()
         ngram = lambda k: KneserNey(read, self.vocab, k).losses(self.test.tokens.numpy())
         return {name: float(ngram(k).mean()) for k, name in ((2, "bigram"), (3, "trigram"))}
 
-    def passed(self, seeds: Sequence[int]) -> bool:
-        """Whether uniform's loss lies surely below that of a bigram counted on the tokens that it
-        reads; else nothing is judged. Prints what was compared."""
-        found, counted = over_seeds(self.losses(self.uniform, seeds)), self.counted()
+    def passed(self, seeds: Sequence[int], **changes) -> bool:
+        """Whether uniform's loss lies surely below that of a bigram counted on as many tokens;
+        else nothing is judged. Prints what was compared."""
+        found, counted = over_seeds(self.losses(self.uniform, seeds, **changes)), self.counted()
         there = found.high < counted["bigram"]
         told = ", ".join(f"{name} {value:.3f}" for name, value in counted.items())
         print(f"Uniform {found.value:.3f}, counted {told} nats a token: "
