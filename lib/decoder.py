@@ -326,13 +326,13 @@ class Setup:
         return {name: float(ngram(k).mean()) for k, name in ((2, "bigram"), (3, "trigram"))}
 
     def passed(self, seeds: Sequence[int], **changes) -> bool:
-        """Whether uniform's loss lies surely below that of a bigram counted on as many tokens;
-        else nothing is judged. Prints what was compared."""
+        """Whether uniform's mean loss lies below that of a bigram counted on as many tokens; else
+        nothing is judged. Prints what was compared."""
         found, counted = over_seeds(self.losses(self.uniform, seeds, **changes)), self.counted()
-        there = found.high < counted["bigram"]
+        there = found.value < counted["bigram"]
         told = ", ".join(f"{name} {value:.3f}" for name, value in counted.items())
-        print(f"Uniform {found.value:.3f}, counted {told} nats a token: "
-              f"{'judged' if there else 'not judged'}.")  # fmt: skip
+        print(f"Uniform {found.value:.3f} [{found.low:.3f}, {found.high:.3f}], counted {told} nats "
+              f"a token: {'judged' if there else 'not judged'}.")  # fmt: skip
         return there
 
 
