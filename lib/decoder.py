@@ -275,8 +275,10 @@ class Setup:
     d_ff: int
     steps: int
     n_layers: int = 12
-    lr: float = 1e-2
+    lr: float = 1.5e-2
     batch: int = 16
+    warmup: float = 0.5
+    """share of the steps"""
 
     @property
     def vocab(self) -> int:
@@ -295,7 +297,7 @@ class Setup:
         only as many windows as it has steps for, a random part of the text for each seed, and no
         token twice."""
         how = dict(d=self.d, heads=self.heads, lr=self.lr, steps=self.steps, batch=self.batch)
-        how |= dict(data=self.fit, test=self.test) | changes
+        how |= dict(data=self.fit, test=self.test, warmup=self.warmup) | changes
         return fit_decoder(widths, vocab=self.vocab, seed=seed, **how)
 
     def losses(self, widths: list[int] | Callable, seeds: Sequence[int], **changes) -> np.ndarray:
@@ -345,13 +347,13 @@ def setup(run, corpus: str | None = None) -> Setup:
     d, heads, d_ff, n_ctx, vocab, steps, batch = run.pick(
         (16, 2, 32, 16, 300, 3, 4),
         (48, 3, 128, 64, 512, 20, 16),
-        (48, 3, 128, 64, 512, 400, 16),
+        (48, 3, 128, 64, 512, 500, 16),
         (1280, 20, 4480, 1024, 50_257, 20_000, 288),  # Ikeda's 285M
     )
     tokenizer = train_tokenizer(fit, vocab)
     cut = lambda part, name: cut_windows(part, tokenizer, n_ctx, run.seed, name)
     most = run.pick(64, 256, 1_024, 4_096)
     choose, test = cut(unseen[::2], "choose")[:most], cut(unseen[1::2], "test")[:most]
-    lr = run.pick(1e-2, 1e-2, 1e-2, 3e-4)
-    shape = dict(d=d, heads=heads, d_ff=d_ff, steps=steps, lr=lr, batch=batch)
+    lr, warmup = run.pick(*[(1.5e-2, 0.5)] * 3, (3e-4, 0.05))
+    shape = dict(d=d, heads=heads, d_ff=d_ff, steps=steps, lr=lr, batch=batch, warmup=warmup)
     return Setup(cut(fit, "fit"), choose, test, unseen[1::2], tokenizer, **shape)
