@@ -122,11 +122,11 @@ def judge(id: str, statistic: Statistic, null: Statistic | None = None, units=No
 
 
 def _apart(a: Interval, b: Interval, lower: float, upper: float) -> bool:
-    """Whether the difference of two intervals excludes 0, on the claim's side."""
-    half = np.hypot(a.high - a.value, b.high - b.value)
-    if np.isfinite(lower) and np.isfinite(upper):
-        return abs(a.value - b.value) > half
-    return (a.value - b.value if np.isfinite(lower) else b.value - a.value) > half
+    """Whether the difference of two intervals excludes 0, on the claim's side: the halves that
+    face each other in quadrature (MOVER; Zou and Donner, 2008)."""
+    above = a.value - b.value > np.hypot(a.value - a.low, b.high - b.value)
+    below = b.value - a.value > np.hypot(a.high - a.value, b.value - b.low)
+    return bool((np.isfinite(lower) and above) or (np.isfinite(upper) and below))
 
 
 def _listed(statistic: Statistic) -> list:

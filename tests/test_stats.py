@@ -164,6 +164,16 @@ def test_verdict(id, statistic, verdict):
         ("more", sure(0.9), sure(0.8), "open", "its null passes too"),
         ("more", sure(0.9), 0.8, "open", "its null passes too"),
         ("more", sure(0.7, 0.15), sure(0.55, 0.2), "open", "not told apart from its null"),
+        # intervals need not be symmetric: the sides that face each other count
+        (
+            "more",
+            Interval(0.9, 0.51, 0.91),
+            Interval(0.55, 0.45, 0.56),
+            "open",
+            "not told apart from its null",
+        ),
+        ("more", Interval(0.7, 0.65, 1.5), Interval(0.45, 0.1, 0.55), "holds here", ""),
+        ("less", Interval(0.3, 0.0, 0.35), Interval(0.6, 0.45, 1.0), "holds here", ""),
         ("more", sure(0.3), sure(0.1), "fails here", ""),
         ("less", sure(0.1), sure(0.9), "holds here", ""),
         ("less", sure(0.1), sure(0.2), "open", "its null passes too"),
