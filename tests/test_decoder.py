@@ -184,9 +184,9 @@ def test_a_setup_judges_only_what_has_passed_a_bigram(data, capsys):
 
     shape = dict(d=16, heads=2, d_ff=24, steps=40, n_layers=2, batch=2)
     lab = Setup(data[:100], data[100:], data[100:], [], Eleven(), **shape)
-    by_rate = lab.by_rate([1e-4, 1e-2], seed=1)
-    assert by_rate[1e-2] == pytest.approx(lab.losses(lab.uniform, [1])[0], abs=1e-5)
-    assert by_rate[1e-2] < by_rate[1e-4]
+    by_rate = lab.by_rate([1e-4, lab.lr], seed=1)
+    assert by_rate[lab.lr] == pytest.approx(lab.losses(lab.uniform, [1])[0], abs=1e-5)
+    assert by_rate[lab.lr] < by_rate[1e-4]
     assert not lab.passed([1, 2])  # the walk is a bigram: none is better
     assert "not judged" in capsys.readouterr().out
 
