@@ -47,4 +47,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs site
+	rm -rf $(VENV) runs site jupyter_execute
