@@ -1,18 +1,22 @@
 # Each target makes .venv itself. Settings: PROFILE=laptop MODEL=gpt2 CORPUS=wikitext-2 SEED=42,43
-# PAPER=whipp N=01,03-05 JOBS=2; they reach Python through the environment.
+# PAPER=whipp N=01,03-05 JOBS=2; they reach Python through the environment. `make train` takes N.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS := $(VENV)/.docs
 KNOWN := PROFILE MODEL CORPUS SEED PAPER N JOBS PYTHON VENV
 GIVEN := $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v))
 $(foreach v,$(filter-out $(KNOWN) MAKEFLAGS MAKEOVERRIDES -*-%,$(GIVEN)),\
   $(error unknown setting $v: known are $(KNOWN)))
 export PROFILE MODEL CORPUS SEED PAPER N JOBS
+# Exact pins, and an editable install that editors and type checkers can follow.
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
+  --constraint constraints.txt --config-settings editable_mode=compat --editable
 # Set-up compiles nothing, so what the first import compiles must be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: report test lint lab notebook render site bench setup clean
+.PHONY: report test lint lab notebook train render site bench setup clean
 
 report: $(READY)  ## the series at the laptop profile, into runs/laptop/index.html
 	$(BIN)/python -m lib.series report
@@ -21,7 +25,7 @@ notebook: $(READY)  ## one report: make notebook N=01 MODEL=gpt2 CORPUS=wikitext
 	$(BIN)/python -m lib.series notebook
 
 test: $(READY) lint  ## lint, tests, and every notebook at the smoke profile
-	OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/python -m pytest -n 2 tests
+	OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/python -m pytest -n 2 --nbmake tests notebooks
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -30,11 +34,15 @@ lint: $(READY)
 lab: $(READY)  ## JupyterLab
 	$(BIN)/jupyter lab notebooks
 
+train: $(READY)  ## the trainings of a report, their numbers kept in data/runs: make train N=17
+	$(BIN)/python -m lib.series train
+
 render: $(READY)  ## execute the committed notebooks in place: make render, or make render N=01
 	$(BIN)/python -m lib.series render
 
-site: $(READY)  ## the committed notebooks as a static site, into site/
+site: $(DOCS)  ## the committed notebooks as a static site, into site/, and checked
 	$(BIN)/python -m sphinx -q -b html notebooks site
+	test ! -f notebooks/check_site.py || $(BIN)/python notebooks/check_site.py site
 
 bench: $(READY)  ## what a measured pass, the sweep and training cost, as ratios within one run
 	TQDM_DISABLE=1 $(BIN)/python tests/bench.py
@@ -43,7 +51,11 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(INSTALL) '.[test]'
+	touch $@
+
+$(DOCS): $(READY)
+	$(INSTALL) '.[docs]'
 	touch $@
 
 clean:

@@ -6,28 +6,77 @@ gave. Where a recipe is None (a model in memory) the function runs and nothing i
 the arithmetic of a step raises its version; tests/golden.json notices when that was forgotten.
 """
 
+import ast
 import contextlib
 import functools
 import hashlib
+import importlib
 import inspect
+import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from platformdirs import user_cache_path
+from torch import nn
 
 from lib.errors import InputError
+
+OUTLINE = "outline"
+"""name of the array that says how the others fit together"""
+
+
+USED = "used"
+"""name of the array that says in JSON how many core-seconds the step and those below it took"""
+
+
+class Cost:
+    """Core-seconds by step, of all that was used, whether computed now or earlier."""
+
+    def __init__(self):
+        self.used: dict[str, float] = {}
+        self._open: list[tuple[dict[str, float], list[float]]] = [(self.used, [])]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.used.values())
+
+    def loaded(self, used: dict[str, float]) -> None:
+        """Count a step that was found in the cache, with those below it."""
+        self._open[-1][0].update(used)
+
+    @contextlib.contextmanager
+    def computing(self, name: str | None) -> Iterator[dict[str, float]]:
+        """Count what is computed while open to `name`, but for what steps below it count."""
+        used: dict[str, float] = {}
+        inner: list[float] = []
+        self._open.append((used, inner))
+        began = time.process_time()
+        try:
+            yield used
+        finally:
+            taken = time.process_time() - began
+            self._open.pop()
+            used[name or f"unnamed {len(self.used)}"] = taken - sum(inner)
+            outer_used, outer_inner = self._open[-1]
+            outer_used.update(used)
+            outer_inner.append(taken)
+
+
+COST = Cost()
 
 
 def cache_folder() -> Path:
     """$NONLINEARITY_CACHE, or the user's cache folder."""
     named = os.environ.get("NONLINEARITY_CACHE")
-    return Path(named or user_cache_path("nonlinearity-budget", appauthor=False)) / "third"
+    return Path(named or user_cache_path("nonlinearity-budget", appauthor=False)) / "fourth"
 
 
 @contextlib.contextmanager
@@ -52,11 +101,14 @@ def whole(target: Path) -> Iterator[Path]:
 
 
 def step(version: int, ignore: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
-    """Decorate a function whose result, a dict of arrays or a DataFrame, is to be kept.
+    """Decorate a function whose result is to be kept.
 
-    Arguments named in `ignore` only help to compute (a residual stream that is at hand) and do not
-    enter the key. `.recipe(...)` of the decorated function is the key of a call, for what is made
-    of its result.
+    A result is built of arrays, tensors, DataFrames and plain values, in dicts, lists, tuples, and
+    dataclasses or modules of `lib` whose constructor takes what they hold by name. What comes back
+    is of the same kind, on the CPU; a part whose constructor takes a `recipe` is given one.
+
+    Arguments named in `ignore` only help to compute (a residual stream that is already there) and
+    do not enter the key. `.recipe(...)` of the decorated function is the key of a call.
     """
 
     def decorate(function: Callable) -> Callable:
@@ -74,19 +126,22 @@ def step(version: int, ignore: tuple[str, ...] = ()) -> Callable[[Callable], Cal
         @functools.wraps(function)
         def kept(*args, **kwargs):
             name = recipe(*args, **kwargs)
-            if name is None:
-                return _unpack(_pack(function(*args, **kwargs)))
             path = cache_folder() / function.__name__ / f"{name}.npz"
-            if path.exists():
+            if name is not None and path.exists():
                 try:
                     with np.load(path, allow_pickle=False) as stored:
-                        return _unpack(dict(stored))
+                        result = unpack(dict(stored), name)
+                        COST.loaded(json.loads(str(stored[USED])))
+                    return result
                 except Exception:  # zipfile and numpy raise a dozen kinds for a damaged entry
                     path.unlink(missing_ok=True)
-            arrays = _pack(function(*args, **kwargs))
-            with whole(path) as part, open(part, "wb") as file:
-                np.savez(file, **arrays)
-            return _unpack(arrays)
+            with COST.computing(name) as used:
+                arrays = pack(function(*args, **kwargs))
+            if name is not None:
+                arrays[USED] = np.array(json.dumps(used))
+                with whole(path) as part, open(part, "wb") as file:
+                    np.savez(file, **arrays)
+            return unpack(arrays, name)
 
         kept.recipe = recipe
         return kept
@@ -99,29 +154,80 @@ def _recipe(value) -> str | None:
     if isinstance(value, str | int | float | bool | type(None) | np.integer | np.floating):
         return repr(value)
     if isinstance(value, Mapping):
-        value = [(k, v) for k, v in value.items()]
+        value = list(value.items())
     if isinstance(value, list | tuple | range):
         parts = [_recipe(v) for v in value]
         return None if None in parts else f"({', '.join(parts)})"
+    if is_dataclass(value) and not hasattr(value, "recipe"):
+        return f"{type(value).__name__}{_recipe(vars(value))}"
     return getattr(value, "recipe", None)
 
 
-FRAME = "column:"
+def pack(result) -> dict[str, np.ndarray]:
+    """A result as named arrays; one more, the outline, says in JSON how they fit together."""
+    arrays: dict[str, np.ndarray] = {}
+    outline = _outline(result, "", arrays)
+    return arrays | {OUTLINE: np.array(json.dumps(outline))}
 
 
-def _pack(result: Mapping | pd.DataFrame) -> dict[str, np.ndarray]:
-    """Arrays by name; tensors as arrays, a DataFrame as its columns."""
-    if isinstance(result, pd.DataFrame):
-        columns = {f"{FRAME}{c}": result[c].to_numpy() for c in result}
-        return {k: v.astype(str) if v.dtype == object else v for k, v in columns.items()}
-    named = {str(k): v for k, v in result.items()}
-    return {
-        k: v.detach().cpu().numpy() if isinstance(v, torch.Tensor) else np.asarray(v)
-        for k, v in named.items()
-    }
+def _outline(value, path: str, arrays: dict[str, np.ndarray]):
+    """What stands at `path` of a result, as JSON; its arrays are added to `arrays`."""
+    inside = f"{path}." if path else ""
+    if isinstance(value, torch.Tensor):
+        arrays[path or "result"] = value.detach().cpu().numpy()
+        return {"tensor": path or "result"}
+    if isinstance(value, np.ndarray | pd.Series):
+        array = np.asarray(value)
+        arrays[path or "result"] = array.astype(str) if array.dtype == object else array
+        return {"array": path or "result"}
+    if isinstance(value, pd.DataFrame):
+        columns = {str(c): _outline(value[c], f"{inside}{c}", arrays) for c in value}
+        return {"frame": columns}
+    if isinstance(value, Mapping):
+        pairs = [[repr(k), _outline(v, f"{inside}{k}", arrays)] for k, v in value.items()]
+        return {"dict": pairs}
+    if isinstance(value, nn.Module) or is_dataclass(value):
+        names = [n for n in inspect.signature(type(value)).parameters if n != "recipe"]
+        held = {n: _outline(getattr(value, n), f"{inside}{n}", arrays) for n in names}
+        return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "holds": held}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_outline(v, f"{inside}{k}", arrays) for k, v in enumerate(value)]}
+    return {"value": value.item() if isinstance(value, np.generic) else value}
 
 
-def _unpack(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray] | pd.DataFrame:
-    if arrays and all(k.startswith(FRAME) for k in arrays):
-        return pd.DataFrame({k.removeprefix(FRAME): v for k, v in arrays.items()})
-    return arrays
+def unpack(arrays: Mapping[str, np.ndarray], recipe: str | None):
+    """The result that `pack` took apart."""
+    return _rebuild(json.loads(str(arrays[OUTLINE])), arrays, recipe)
+
+
+def _rebuild(outline: dict, arrays: Mapping[str, np.ndarray], recipe: str | None):
+    """What one entry of the outline stands for; `recipe` says how it was made."""
+    [kind] = outline.keys() - {"holds"}
+    inner = outline[kind]
+
+    def part(entry: dict, name) -> object:
+        return _rebuild(entry, arrays, recipe and f"{recipe} {name}")
+
+    if kind == "tensor":
+        return torch.from_numpy(np.array(arrays[inner]))
+    if kind == "array":
+        return arrays[inner]
+    if kind == "frame":
+        return pd.DataFrame({name: part(entry, name) for name, entry in inner.items()})
+    if kind == "dict":
+        return {ast.literal_eval(name): part(entry, name) for name, entry in inner}
+    if kind == "list":
+        return [part(entry, k) for k, entry in enumerate(inner)]
+    if kind == "tuple":
+        return tuple(part(entry, k) for k, entry in enumerate(inner))
+    if kind == "class":
+        module, _, name = inner.partition(":")
+        if not module.startswith("lib."):  # an entry names nothing but what this library defines
+            raise ValueError(f"{inner} is no class of lib")
+        made = getattr(importlib.import_module(module), name)
+        given = {name: part(entry, name) for name, entry in outline["holds"].items()}
+        if "recipe" in inspect.signature(made).parameters:
+            given["recipe"] = recipe
+        return made(**given)
+    return inner

@@ -1,61 +1,125 @@
-"""Linear maps trained by gradient descent, to be read against the closed form (Whipp §5.1, "A
-cautionary methodological note")."""
+"""Maps trained by gradient descent, compared with the closed form (Whipp §5.1, "A cautionary
+methodological note")."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
+from torch import nn
 from tqdm import tqdm
 
+from lib.affine import AffineMap
 from lib.cache import step
 from lib.errors import InputError
 from lib.hooks import Rows
+from lib.probes import PolyLinear
 
-BATCH = 128
-FRACTIONS = (0.1, 0.3, 1.0)  # of the stable rate; the best for SGD is picked on fit rows
+BATCH = 256
+CHECKS = 20
+"""log-spaced steps at which the error is measured"""
+Optimizer = Literal["sgd", "adamw"]
+SOLVERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
 
-@step(version=1)
-def descend(rows: Rows, block: int, optimizer: str, steps: int, seed: int) -> dict[str, np.ndarray]:
-    """Train a linear layer on minibatches of a block's FFN rows, and follow it on the test rows.
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """A map trained on one block's rows, and its error along the way."""
 
-    optimizer: "sgd" at the best of three fractions of its stable rate, or "adamw" at 1e-3. Returns
-    step [k]; error [k, n]: Σ‖y-ŷ‖² on each test window; total [n]: Σ‖y-ȳ‖²; rate. Nobody scales x
-    or y for it: that is the point.
+    rate: float
+    step: np.ndarray
+    """[k]: steps at which the error was measured; the last is the end"""
+    held_out: np.ndarray
+    """[k]: mean ‖y-ŷ‖² on the last fifth of the fit rows, on which nothing was trained"""
+    error: np.ndarray
+    """[k, n]: Σ‖y-ŷ‖² on each test window"""
+    map: AffineMap | None
+    """the trained map; None for a poly"""
+
+
+@step(version=2)
+def descend(
+    rows: Rows,
+    block: int,
+    optimizer: Optimizer,
+    rate: float,
+    steps: int,
+    seed: int,
+    kind: Literal["linear", "poly"] = "linear",
+    whiten: bool = False,
+) -> Descent:
+    """Train a linear or a poly layer on a block's FFN rows from a random start, at a constant rate.
+
+    As the author's code has it: minibatches of 256 rows with replacement, no weight decay, raw x
+    and y. `whiten` decorrelates x first. Trained on the first four fifths of the fit rows. Raises
+    InputError for an unknown optimizer and where the training diverges.
     """
-    if optimizer not in ("sgd", "adamw"):
+    if optimizer not in SOLVERS:
         raise InputError(f"optimizer {optimizer!r} is unknown: use 'sgd' or 'adamw'.")
     x, y, x_test, y_test = rows[block]
-    x, x_test = (torch.nn.functional.pad(side, (0, 1), value=1.0) for side in (x, x_test))
-    rate = 1e-3
-    if optimizer == "sgd":
-        stable = len(x) / float(torch.linalg.eigvalsh(x.double().T @ x.double())[-1])
-        cut, pilots = len(x) - len(x) // 5, []
-        for fraction in FRACTIONS:
-            *_, (_, weight) = _train(x[:cut], y[:cut], "sgd", fraction * stable, steps // 10, seed)
-            left = (x[cut:] @ weight - y[cut:]).square().mean()
-            pilots.append(float(left) if torch.isfinite(left) else np.inf)
-        rate = stable * FRACTIONS[int(np.argmin(pilots))]
-    marks, errors = [], []
-    for mark, weight in _train(x, y, optimizer, rate, steps, seed):
-        marks.append(mark)
-        errors.append((x_test @ weight - y_test).double().square().sum((1, 2)).numpy())
-    centred = y_test.double() - y_test.double().mean((0, 1))
-    total = centred.square().sum((1, 2)).numpy()
-    return {"step": np.array(marks), "error": np.stack(errors), "total": total, "rate": rate}
+    cut = len(x) - len(x) // 5
+    mean, to_white = _whitening(x[:cut]) if whiten else (torch.zeros(x.shape[1]), None)
 
+    def inputs(side: torch.Tensor) -> torch.Tensor:
+        return side if to_white is None else (side - mean) @ to_white
 
-def _train(x: torch.Tensor, y: torch.Tensor, optimizer: str, rate: float, steps: int, seed: int):
-    """(step, weight [d_in, d_out]) at about twenty log-spaced steps; the last is `steps`."""
+    x, x_test = inputs(x), inputs(x_test)
+    model = _fresh(kind, x.shape[1], seed)
+    solver = SOLVERS[optimizer](model.parameters(), lr=rate, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
-    start = torch.rand(x.shape[1], y.shape[1], generator=generator) * 2 - 1  # nn.Linear's
-    weight = torch.nn.Parameter(start * x.shape[1] ** -0.5)
-    solver = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
-    solver = solver([weight], lr=rate, weight_decay=0.0)
-    marks = {round(max(1, steps) ** (k / 20)) for k in range(21)}
-    for k in tqdm(range(1, max(1, steps) + 1), desc=optimizer, delay=2, leave=False):
-        index = torch.randint(len(x), (BATCH,), generator=generator)
-        xb, yb = x[index], y[index]
-        # Gradient of half the mean of ‖xW - y‖² over rows, without autograd's overhead.
-        weight.grad = xb.T @ torch.addmm(yb, xb, weight.data, beta=-1) / BATCH
+    marks = sorted({round(steps ** (k / CHECKS)) for k in range(CHECKS + 1)})
+    held_out, error = [], []
+    for k in tqdm(range(1, steps + 1), desc=f"{optimizer}, block {block}", delay=2, leave=False):
+        index = torch.randint(cut, (BATCH,), generator=generator)
+        loss = (model(x[index]) - y[index]).square().mean()
+        solver.zero_grad()
+        loss.backward()
         solver.step()
         if k in marks:
-            yield k, weight.data
+            with torch.no_grad():
+                held_out.append(float((model(x[cut:]) - y[cut:]).square().sum(1).mean()))
+                error.append((model(x_test) - y_test).double().square().sum((1, 2)).numpy())
+    trained = None
+    if kind == "linear":
+        weight, bias = model.weight.detach().T, model.bias.detach()
+        if to_white is not None:  # the same map of raw inputs
+            weight, bias = to_white @ weight, bias - mean @ to_white @ weight
+        trained = AffineMap(weight, bias)
+    return Descent(rate, np.array(marks), np.array(held_out), np.stack(error), trained)
+
+
+def _fresh(kind: str, d: int, seed: int) -> nn.Module:
+    """A linear or a poly layer with random weights."""
+    if kind == "poly":
+        return PolyLinear(d, min(16, d), seed=seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Linear(d, d)
+
+
+def _whitening(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean [d] and the matrix [d, r] that gives x - mean unit covariance, in the directions that
+    vary."""
+    mean = x.double().mean(0)
+    values, directions = torch.linalg.eigh((x.double() - mean).T @ (x.double() - mean) / len(x))
+    keep = values > torch.finfo(values.dtype).eps * len(values) * values[-1]
+    scaled = directions[:, keep] * values[keep].rsqrt()
+    return mean.float(), (scaled @ directions[:, keep].T).float()  # [d], [d, d]
+
+
+def search_rate(
+    rows: Rows, block: int, optimizer: Optimizer, rates: Sequence[float], steps: int, seed: int
+) -> float:
+    """The rate among `rates` with the lowest error on held-out fit rows after so many steps; while
+    the best is at an end of those tried, a rate half a decade further is tried too."""
+    tried: dict[float, float] = {}
+    new = list(rates)
+    while new:
+        for rate in new:
+            end = descend(rows, block, optimizer, rate, steps, seed).held_out[-1]
+            tried[rate] = float(end) if np.isfinite(end) else np.inf
+        best = min(tried, key=tried.get)
+        further = {min(tried): best / 10**0.5, max(tried): best * 10**0.5}
+        new = [further[best]] if best in further and len(tried) < 2 * len(rates) else []
+    return best

@@ -14,8 +14,6 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from lib.errors import InputError, unknown
-from lib.linear import RepairedMap
-from lib.moments import AffineMap
 
 KINDS = ("linear", "b=1", "b=3", "b=6", "mlp")
 """Table 1's four (PCA to 2b dimensions, then logistic; b=1 two trained ReLU units), and one of 64
@@ -136,20 +134,14 @@ class Routed(nn.Module):
 
     def used(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., d] -> [...]: where the map is used."""
-        massive = getattr(self.surrogate, "massive", None)
-        return self.router(x) & ~massive(x) if massive else self.router(x)
+        return self.router(x) & ~self.surrogate.massive(x)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.linear = self.used(x)
-        y = plain_part(self.surrogate)(x)
+        y = self.surrogate(x)
         if not self.linear.all():
             y[~self.linear] = self.ffn(x[~self.linear])
         return y
-
-
-def plain_part(surrogate: nn.Module) -> AffineMap:
-    """The affine map of a plain or a repaired map."""
-    return surrogate.affine if isinstance(surrogate, RepairedMap) else surrogate
 
 
 def auc_by_document(score: np.ndarray, label: np.ndarray, document: np.ndarray):

@@ -38,20 +38,37 @@ def record(
     on_residual(index, h): the residual stream that enters the block, of the same shape.
     """
     handles = []
+    chosen = range(len(subject)) if blocks is None else blocks
     try:
-        for b in [
-            get_block(subject, i) for i in (range(len(subject)) if blocks is None else blocks)
-        ]:
+        for block in [get_block(subject, index) for index in chosen]:
             if on_ffn:
-                hook = lambda _, args, y, i=b.index: on_ffn(i, args[0].detach(), y.detach())
-                handles.append(b.ffn.register_forward_hook(hook))
+                hook = _hand_over_ffn(block.index, on_ffn)
+                handles.append(block.ffn.register_forward_hook(hook))
             if on_residual:
-                pre = lambda _, args, kwargs, i=b.index: on_residual(i, _hidden(args, kwargs))
-                handles.append(b.layer.register_forward_pre_hook(pre, with_kwargs=True))
+                hook = _hand_over_residual(block.index, on_residual)
+                handles.append(block.layer.register_forward_pre_hook(hook, with_kwargs=True))
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _hand_over_ffn(index: int, on_ffn: OnFFN) -> Callable:
+    """A forward hook that hands over x and y and changes nothing, whatever `on_ffn` returns."""
+
+    def hook(_, args: tuple, y: torch.Tensor) -> None:
+        on_ffn(index, args[0].detach(), y.detach())
+
+    return hook
+
+
+def _hand_over_residual(index: int, on_residual: OnResidual) -> Callable:
+    """A forward pre-hook that hands over the residual stream and changes nothing."""
+
+    def hook(_, args: tuple, kwargs: dict) -> None:
+        on_residual(index, _hidden(args, kwargs))
+
+    return hook
 
 
 def _hidden(args: tuple, kwargs: dict) -> torch.Tensor:
@@ -71,9 +88,11 @@ def forward(
     """Run all windows through the blocks, without the language-model head (a fifth of a small
     model's work), and hand over what `record` hands over, batch after batch.
 
-    Raises InputError where an FFN's input or output is not finite, or windows are too long.
+    A start token's position is not handed to `on_ffn`: it is neither fitted nor scored. Raises
+    InputError where an FFN's input or output is not finite, or the model cannot read `windows`.
     """
     check_windows(subject, windows)
+    first = subject.n_start
 
     def finite(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
         if not torch.isfinite(y.sum() + x.sum()):
@@ -81,7 +100,7 @@ def forward(
                 f"block {i} of {subject.name}: the FFN's input or output is not finite; load the "
                 "model in float32 or check its weights."
             )
-        on_ffn(i, x, y)
+        on_ffn(i, x[:, first:], y[:, first:])  # [batch, position, d_model]
 
     def enough(*_) -> None:
         raise _Enough
@@ -134,6 +153,11 @@ def check_windows(subject: Subject, windows: Windows) -> None:
         raise InputError(
             f"windows of {n} tokens exceed the context of {subject.name}, {context}: cut shorter "
             "windows, or choose a model with a longer context."
+        )
+    if subject.n_start and not (windows.tokens[:, 0] == subject.start_token).all():
+        raise InputError(
+            f"{windows.name}: not every window begins with token {subject.start_token}, which the "
+            f"tokenizer of {subject.name} puts in front of a text: cut the windows with it."
         )
     if int(windows.tokens.max()) >= subject.model.get_input_embeddings().num_embeddings:
         raise InputError(
@@ -189,11 +213,32 @@ def capture_residual(
     return {i: torch.cat(parts) for i, parts in kept.items()}
 
 
+class StandIn(nn.Module):
+    """`module` in the place of `ffn`, which stays on a start token and wherever the module says so
+    by a method `massive` (lib.affine)."""
+
+    def __init__(self, ffn: nn.Module, module: nn.Module, n_start: int):
+        super().__init__()
+        self.ffn, self.module, self.n_start = ffn, module, n_start
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d_model]
+        y = self.module(x)
+        if hasattr(self.module, "massive"):
+            stays = self.module.massive(x)  # [batch, position]
+        else:
+            stays = torch.zeros(x.shape[:-1], dtype=torch.bool, device=x.device)
+        stays[:, : self.n_start] = True
+        if stays.any():
+            y[stays] = self.ffn(x[stays])
+        return y
+
+
 @contextlib.contextmanager
 def swap(block: Block, module: nn.Module) -> Iterator[None]:
     """Put `module` in the place of the block's FFN; the original returns however the body ends.
 
-    Raises InputError if `module` does not map the FFN's shape to itself.
+    The FFN stays at the first position of a model whose windows begin with a start token, and where
+    the module says `massive`. Raises InputError if `module` does not map the FFN's shape to itself.
     """
     original, like = block.ffn, next(block.layer.parameters())
     if module is not original:
@@ -208,7 +253,9 @@ def swap(block: Block, module: nn.Module) -> Iterator[None]:
                 f"block {block.index}: {type(module).__name__} cannot stand in for an FFN of width "
                 f"{x.shape[-1]} ({why}): give a module that maps [.., {x.shape[-1]}] to the same."
             )
-    setattr(block.layer, block.ffn_name, module)
+    keeps_some = block.n_start > 0 or hasattr(module, "massive")
+    placed = StandIn(original, module, block.n_start) if keeps_some else module
+    setattr(block.layer, block.ffn_name, original if module is original else placed)
     try:
         yield
     finally:

@@ -152,7 +152,7 @@ def fit_lm(
     with torch.no_grad():
         parts = [next_token_losses(model(t).logits, t) for t in test.tokens.split(256)]
     state = {f"state.{k}": v for k, v in model.state_dict().items()}
-    return {"loss": np.array(losses, np.float32), "test": torch.cat(parts)} | state
+    return {"loss": np.array(losses, np.float32), "test": torch.cat(parts).numpy()} | state
 
 
 def tune(
@@ -183,7 +183,7 @@ def tune(
 def trained(found: dict, kind: str, vocab: int, n_ctx: int, width: int, layers: int = 1):
     """The model that `fit_lm` trained."""
     model = build(kind, vocab, n_ctx, width, layers)
-    state = {k.removeprefix("state."): torch.from_numpy(v) for k, v in found.items()
+    state = {k.removeprefix("state."): torch.as_tensor(v) for k, v in found.items()
              if k.startswith("state.")}  # fmt: skip
     model.load_state_dict(state)
     return model.requires_grad_(False).eval()

@@ -15,12 +15,14 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from lib.assets import smollm2_folder
+from lib.assets import EMBEDDED, embedded_folder
 from lib.errors import InputError, unknown
+from lib.text import start_token
 
 TINY = Path(__file__).resolve().parents[1] / "data" / "models"
 RANDOM = ":random"
 PRESETS = {
+    "smollm2-135m-hub": "HuggingFaceTB/SmolLM2-135M-Instruct",
     "gpt2": "openai-community/gpt2",
     "gpt2-medium": "openai-community/gpt2-medium",
     "gpt2-large": "openai-community/gpt2-large",
@@ -43,6 +45,8 @@ class Block:
     ffn_name: str
     """attribute of `layer` that holds the FFN"""
     d_model: int
+    n_start: int = 0
+    """positions of a start token at the start of every window; a swap keeps the FFN there"""
 
     @property
     def ffn(self) -> nn.Module:
@@ -65,6 +69,14 @@ class Subject:
     layers_return_tuples: bool
     recipe: str | None = None
     """how its weights came about, for the cache; None for a model in memory"""
+    start_token: int | None = None
+    """what its tokenizer by itself puts in front of a text (Gemma, Llama, Mistral), and lib.text in
+    front of every window; its prediction is not scored"""
+
+    @property
+    def n_start(self) -> int:
+        """Positions of a start token in every window: 0 or 1."""
+        return int(self.start_token is not None)
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -80,15 +92,21 @@ class Subject:
     def __repr__(self) -> str:
         n = sum(p.numel() for p in self.model.parameters())
         ffn = sum(b.n_params for b in self.blocks)
+        start = f", windows begin with start token {self.start_token}" if self.n_start else ""
         return (
             f"{self.name}: {type(self.model).__name__}, {len(self)} blocks of width "
-            f"{self.d_model}, {n / 1e6:.1f} M parameters, {ffn / n:.0%} of them in FFNs"
+            f"{self.d_model}, {n / 1e6:.1f} M parameters, {ffn / n:.0%} of them in FFNs{start}"
         )
+
+
+def tiny_models() -> list[str]:
+    """Names of the models that this repository trained, in data/models."""
+    return sorted(p.name for p in TINY.iterdir() if (p / "config.json").is_file())
 
 
 def models_known() -> list[str]:
     """Names that need no hub, and the presets."""
-    return ["smollm2-135m", *sorted(p.name for p in TINY.iterdir() if p.is_dir()), *PRESETS]
+    return [*EMBEDDED, *tiny_models(), *PRESETS]
 
 
 def check_model(name: str) -> None:
@@ -146,8 +164,8 @@ def load_subject(
 
 
 def _folder(name: str) -> Path:
-    if name == "smollm2-135m":
-        return smollm2_folder()
+    if name in EMBEDDED:
+        return embedded_folder(name)
     for folder in (TINY / name, Path(name)):
         if folder.is_dir():
             return folder
@@ -186,10 +204,19 @@ def as_subject(
     broken = next((n for n, p in model.named_parameters() if not torch.isfinite(p).all()), None)
     if broken:
         raise InputError(f"weight {broken} of {name} is not finite: save the model's weights anew.")
-    d = model.get_input_embeddings().weight.shape[1]
-    layers = find_layers(model)
-    blocks = tuple(Block(i, layer, find_ffn(layer, d, i), d) for i, layer in enumerate(layers))
-    return Subject(name, model, tokenizer, blocks, _confirm(model, blocks), recipe)
+    n_vocabulary, d = model.get_input_embeddings().weight.shape
+    start = start_token(tokenizer) if tokenizer is not None else None
+    if start is not None and start >= n_vocabulary:
+        raise InputError(
+            f"start token {start} of the tokenizer of {name} is not among the model's "
+            f"{n_vocabulary} tokens: give the tokenizer that the model was trained with."
+        )
+    n_start = int(start is not None)
+    blocks = tuple(
+        Block(i, layer, find_ffn(layer, d, i), d, n_start)
+        for i, layer in enumerate(find_layers(model))
+    )
+    return Subject(name, model, tokenizer, blocks, _confirm(model, blocks), recipe, start)
 
 
 def find_layers(model: nn.Module) -> nn.ModuleList:

@@ -5,13 +5,13 @@ et al.), so a k-fold refit is "total minus fold", and prefixes of a sample give 
 at no second pass over the data.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-from torch import nn
 
+from lib.affine import AffineMap
 from lib.cache import step
 from lib.errors import InputError
 from lib.hooks import forward
@@ -19,30 +19,6 @@ from lib.model import Subject
 from lib.text import Windows
 
 HEAVY = 8.0  # rows whose output norm exceeds so many medians of their batch are kept as they are
-
-
-class AffineMap(nn.Module):
-    """y = x W + b, frozen: `weight` [d_in, d_out], `bias` [d_out]. Called, scored, swapped in."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, recipe: str | None = None):
-        super().__init__()
-        self.register_buffer("weight", weight.detach())
-        self.register_buffer("bias", bias.detach())
-        self.recipe = recipe
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_in] -> [..., d_out]
-        return (x.to(self.weight.dtype) @ self.weight + self.bias).to(x.dtype)
-
-
-def svd_ridge(x: torch.Tensor, y: torch.Tensor, ridge: float = 0.01) -> AffineMap:
-    """Ridge regression of rows y [n, d_out] on x [n, d_in] by SVD, to the letter of Balogh Eq. 3-4:
-    W = V diag(s/(s²+λ)) Uᵀ Y_c, b = ȳ - x̄W. With ridge 0 the pseudo-inverse cut-off applies."""
-    x, y = x.double(), y.double()
-    u, s, vh = torch.linalg.svd(x - x.mean(0), full_matrices=False)
-    keep = s > torch.finfo(s.dtype).eps * max(x.shape) * s[0]
-    filtered = torch.where(keep, s / (s**2 + ridge), 0.0)
-    weight = vh.T @ (filtered[:, None] * (u.T @ (y - y.mean(0))))  # Balogh Eq. 3
-    return AffineMap(weight, y.mean(0) - x.mean(0) @ weight)  # Balogh Eq. 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +78,10 @@ class Moments:
         return e[keep], v[:, keep]
 
     def fit(self, ridge: float = 0.0) -> AffineMap:
-        """The map V (e+λ)⁻¹ Vᵀ Sxy: svd_ridge by way of the moments; ridge 0 is exact least
-        squares, Whipp's ceiling (§3.2)."""
+        """The map V (e+λ)⁻¹ Vᵀ Sxy, which is svd_ridge by way of the moments; ridge 0 is exact
+        least squares, Whipp's ceiling (§3.2). Raises InputError for a negative ridge or none."""
+        if not ridge >= 0:
+            raise InputError(f"a ridge of {ridge} is not possible: give a number from 0 up.")
         e, v = self.eigen
         weight = v @ ((v.T @ self.sxy) / (e + ridge)[:, None])
         return AffineMap(weight, self.mean_y - self.mean_x @ weight)
@@ -143,46 +121,31 @@ class BlockSample:
     """[h, d]: and outputs"""
 
 
+@step(version=1)
 def collect(subject: Subject, windows: Windows) -> list[BlockSample]:
     """Moments of every FFN on `windows`, and the few rows of large output norm, in one pass."""
-    found = _collect(subject, windows)
-    part = lambda i, name: torch.from_numpy(found[f"{i}.{name}"])
-    names = [f.name for f in fields(Moments)]
-    return [
-        BlockSample(
-            Moments(*(int(found[f"{i}.n"]) if m == "n" else part(i, m) for m in names)),
-            found["norm"][i],
-            found[f"{i}.heavy"],
-            part(i, "x"),
-            part(i, "y"),
-        )
-        for i in range(len(subject))
-    ]
-
-
-@step(version=1)
-def _collect(subject: Subject, windows: Windows) -> dict:
     moments: dict[int, Moments] = {}
     norms: list[list[np.ndarray]] = [[] for _ in subject.blocks]
-    heavy: list[list[tuple]] = [[] for _ in subject.blocks]
-    seen = [0] * len(subject)
+    heavy_rows: list[list[tuple]] = [[] for _ in subject.blocks]
+    n_seen = [0] * len(subject)
 
-    def add(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
         x, y = x.float(), y.float()  # numpy has no bfloat16
         norm = y.norm(dim=-1)  # [batch, position]
-        norms[i].append(norm.cpu().numpy())
+        norms[b].append(norm.cpu().numpy())
         x, y, norm = x.flatten(0, 1), y.flatten(0, 1), norm.flatten()
-        moments[i] = moments[i] + Moments.of(x, y) if i in moments else Moments.of(x, y)
+        of_batch = Moments.of(x, y)
+        moments[b] = moments[b] + of_batch if b in moments else of_batch
         large = (norm > HEAVY * norm.median()).nonzero().flatten()
-        heavy[i].append(((seen[i] + large).cpu(), x[large].cpu(), y[large].cpu()))
-        seen[i] += len(x)
+        heavy_rows[b].append(((n_seen[b] + large).cpu(), x[large].cpu(), y[large].cpu()))
+        n_seen[b] += len(x)
 
     forward(subject, windows, on_ffn=add, desc=f"statistics of {len(subject)} FFNs")
-    kept: dict = {"norm": np.stack([np.concatenate(n) for n in norms])}
-    for i, m in moments.items():
-        kept |= {f"{i}.{f.name}": getattr(m, f.name) for f in fields(m)}
-        kept |= dict(zip((f"{i}.heavy", f"{i}.x", f"{i}.y"), map(torch.cat, zip(*heavy[i]))))
-    return kept
+    samples = []
+    for b in range(len(subject)):
+        index, x, y = (torch.cat(parts) for parts in zip(*heavy_rows[b]))
+        samples.append(BlockSample(moments[b], np.concatenate(norms[b]), index.numpy(), x, y))
+    return samples
 
 
 def join(first: BlockSample, second: BlockSample) -> BlockSample:

@@ -1,4 +1,4 @@
-"""One run of a notebook: its parameters checked, its budgets, its tables, figures and claims."""
+"""One run of a notebook: its parameters checked, its budgets, tables, figures, comparisons."""
 
 import ast
 import json
@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -17,12 +18,13 @@ from IPython import get_ipython
 from IPython.display import HTML, Image, Markdown, display, update_display
 
 from lib import plots
-from lib.cache import whole
+from lib.cache import COST, whole
 from lib.claims import judge, ledger
+from lib.compare import Comparison, as_table, compare, from_table, in_words, markdown_table
 from lib.errors import InputError, unknown
-from lib.model import check_model
+from lib.model import Subject, check_model, tiny_models
 from lib.stats import Interval
-from lib.text import DATA, Corpus, Windows, check_corpus, cut_windows
+from lib.text import DATA, Corpus, Windows, check_corpus, cut_windows, measured_sample
 
 ROOT = DATA.parent
 RENDER = "NONLINEARITY_RENDER"  # set by make render: this run makes what the repository shows
@@ -31,20 +33,41 @@ PROFILES = {
     "smoke": dict(
         model="tiny-gpt2", corpus="wikipedia-sample",
         fit=4_096, maps=2_048, read=1_536, documents=6, per_document=2,
+        seq_len=64, map_tokens=4_096, gate_tokens=2_048, test_documents=11, test_windows=2,
     ),
     "laptop": dict(
         model="smollm2-135m", corpus="wikipedia",
         fit=8_192, maps=6_144, read=1_536, documents=24, per_document=1,
+        seq_len=256, map_tokens=8_192, gate_tokens=6_144, test_documents=24, test_windows=1,
     ),
     "study": dict(
         model="smollm2-135m", corpus="wikipedia",
         fit=122_880, maps=61_440, read=12_288, documents=24, per_document=4,
+        seq_len=256, map_tokens=122_880, gate_tokens=61_440, test_documents=53, test_windows=2,
     ),
     "paper": dict(
         model="gpt2", corpus="wikitext-2",
         fit=30_720, maps=10_240, read=30_720, documents=60, per_document=32,
+        seq_len=256, map_tokens=30_720, gate_tokens=30_720, test_documents=60, test_windows=2,
     ),
 }  # fmt: skip
+
+
+MODEL_NOTES = {
+    "smollm2-135m": "smollm2-135m (SmolLM2-135M-Instruct, read from a 4-bit file)",
+    "gemma-3-270m": "gemma-3-270m (base model, read from a 4-bit file; every window begins with "
+    "its start token, which is neither fitted nor scored)",
+}
+SECOND = "gemma-3-270m"
+"""the second model whose tables the committed reports show beside the default's"""
+
+
+class MeasuredText(NamedTuple):
+    """Windows for a measured subject, disjoint by document."""
+
+    maps: Windows
+    gates: Windows
+    test: Windows
 
 
 @dataclass
@@ -58,11 +81,17 @@ class Run:
     seed: int
     began: float = field(default_factory=time.time)
     verdicts: list = field(default_factory=list)
-    hero: bytes | None = None
+    comparisons: list = field(default_factory=list)
+    main_figure: str | None = None
 
     def pick(self, smoke, laptop, study, paper):
-        """The value for this run's profile."""
+        """The value for this run's profile, by name: run.pick(smoke=…, laptop=…, …)."""
         return dict(zip(PROFILES, (smoke, laptop, study, paper)))[self.profile]
+
+    @property
+    def renders(self) -> bool:
+        """Whether this run makes what the repository shows (make render)."""
+        return RENDER in os.environ
 
     @property
     def folder(self) -> Path:
@@ -71,8 +100,34 @@ class Run:
         parts = [self.model.rstrip("/").rpartition("/")[2].replace(":", "~")]
         parts += [Path(self.corpus).stem] if self.corpus != usual["corpus"] else []
         parts += [f"seed{self.seed}"] if self.seed != 42 else []
-        home = DATA / "results" if RENDER in os.environ else ROOT / "runs" / "tables"
+        home = DATA / "results" if self.renders else ROOT / "runs" / "tables"
         return home / self.profile / "+".join(parts) / self.notebook
+
+    @property
+    def divisor(self) -> int:
+        """By how much token budgets shrink: the second model's at `study` are a third."""
+        return 3 if self.model == SECOND and self.profile == "study" else 1
+
+    def sample(self, subject: Subject, text: Corpus) -> MeasuredText:
+        """The run's windows of a text for a measured subject, disjoint by document: for maps, for
+        gates and routers, and the one test sample (lib.text.measured_sample)."""
+        budget = PROFILES[self.profile]
+        parts = measured_sample(text, read_before=subject.name in tiny_models())
+
+        def cut(part: str) -> Windows:
+            documents = getattr(parts, part)
+            name = f"{text.name} ({part})"
+            return cut_windows(documents, subject.tokenizer, budget["seq_len"], self.seed, name)
+
+        def up_to(windows: Windows, n_tokens: int) -> Windows:
+            return windows.take(min(n_tokens // self.divisor, windows.n_tokens))
+
+        n_documents = -(-budget["test_documents"] // self.divisor)
+        return MeasuredText(
+            up_to(cut("maps"), budget["map_tokens"]),
+            up_to(cut("gates"), budget["gate_tokens"]),
+            cut("test").per_document(budget["test_windows"], n_documents),
+        )
 
     def windows(
         self, text: Corpus, tokenizer, seq_len: int = 128, fit: int | None = None
@@ -118,20 +173,54 @@ class Run:
         if show:
             show_table(table, digits)
 
-    def figure(self, figure: plt.Figure, what: str, alt: str, hero: bool = False) -> None:
-        """Show a figure, and keep it in figures/ when the committed notebooks are made; `hero`
+    def figure(self, figure: plt.Figure, what: str, alt: str, main: bool = False, **old) -> None:
+        """Show a figure, and keep it in figures/ when the committed notebooks are made; `main`
         shows it under the answer, at the top. `alt` is one sentence for who does not see it."""
-        home = ROOT / "figures" if RENDER in os.environ else self.folder
-        with whole(home / f"{self.notebook[:2]}_{what}.png") as part:
+        main = main or old.get("hero", False)  # notebooks 02-27 still say hero
+        shown = self.renders and self.model == PROFILES["study"]["model"]
+        name = f"{self.notebook[:2]}_{what}.png"
+        with whole((ROOT / "figures" if shown else self.folder) / name) as part:
             figure.savefig(part, format="png", dpi=160)
             png = part.read_bytes()
         plt.close(figure)
         width = round(figure.get_size_inches()[0] * 80)
         image = Image(png, width=width, alt=alt)
-        if hero:
-            update_display(image, display_id="hero")
+        if main:
+            self.main_figure = name
+            update_display(image, display_id="figure")
         else:
             display(image)
+
+    def compare(self, id: str, here, control=None, difference=None) -> Comparison:
+        """Judge a row of comparisons.csv (see lib.compare.compare) and show it in one line."""
+        comparison = compare(id, here, control, difference)
+        if comparison.row.notebook != self.notebook:
+            raise InputError(
+                f"comparison {id} belongs to {comparison.row.notebook}: judge it there."
+            )
+        self.comparisons.append(comparison)
+        display(Markdown(" · ".join(f"{k}: {v}" for k, v in comparison.cells.items())))
+        return comparison
+
+    def _second_model(self) -> dict[str, str]:
+        """{id: outcome} of the second model, for the committed page of the default one."""
+        path = DATA / "results" / "study" / SECOND / self.notebook / "comparisons.csv"
+        if not self.renders or self.model == SECOND or not path.exists():
+            return {}
+        return {c.id: f"{in_words(c.here, c.row.unit)}, {c.in_words}" for c in from_table(path)}
+
+    def _show_comparisons(self) -> None:
+        """Fill the table at the top, and keep all numbers of its rows."""
+        second = self._second_model()
+        cells = []
+        for comparison in self.comparisons:
+            row = comparison.cells
+            if second:
+                row[SECOND] = second.get(comparison.id, "not run")
+            cells.append(row)
+        if cells:
+            update_display(Markdown(markdown_table(cells)), display_id="comparisons")
+        self.table(as_table(self.comparisons), "comparisons", show=False)
 
     def claim(self, id: str, statistic, null=None, units=None) -> None:
         """Judge a claim of the ledger (see lib.claims.judge) and show it in one line."""
@@ -149,22 +238,20 @@ class Run:
         """The answer, in three or four computed sentences, shown at the top."""
         text = " ".join(" ".join(s.split()) for s in sentences)
         update_display(Markdown(f"> **The answer.** {text}"), display_id="answer")
-        lines = {"notebook": self.notebook, "answer": text}
+        lines = {"notebook": self.notebook, "answer": text, "figure": self.main_figure}
         with whole(self.folder / "answer.json") as part:
             part.write_text(json.dumps(lines, ensure_ascii=False, indent=1) + "\n")
 
     def end(self, **facts) -> None:
-        """Keep verdicts and provenance beside the tables, and show the latter in one line."""
-        rows = [
-            {"id": v.id, "verdict": v.verdict, **v.measured._asdict(), "unit": v.unit}
-            | {"null": v.null.value if v.null else "", "why": v.why}
-            for v in self.verdicts
-        ]
-        names = ["id", "verdict", *Interval._fields, "unit", "null", "why"]
-        self.table(pd.DataFrame(rows, columns=names), "claims", show=False)
+        """Fill the table at the top, keep it and the provenance beside the tables, and show the
+        latter in one line."""
+        if self.verdicts:
+            self._keep_verdicts()
+        else:
+            self._show_comparisons()
         facts = {
             "profile": self.profile,
-            "model": self.model,
+            "model": MODEL_NOTES.get(self.model, self.model),
             "corpus": self.corpus,
             "seed": self.seed,
             **{k: repr(v) if isinstance(v, Windows) else v for k, v in facts.items()},
@@ -173,17 +260,29 @@ class Run:
             else f"CPU, {torch.get_num_threads()} thread(s)",
             "python": platform.python_version(),
             **{p: version(p) for p in ("torch", "transformers", "numpy")},
-            "seconds": round(time.time() - self.began),
+            "core-minutes of the steps behind it": round(COST.seconds / 60, 1),
+            "seconds of this run": round(time.time() - self.began),
         }
         with whole(self.folder / "provenance.json") as part:
             part.write_text(json.dumps(facts, indent=1) + "\n")
         display(Markdown("*" + " · ".join(f"{k} {v}" for k, v in facts.items()) + "*"))
 
+    def _keep_verdicts(self) -> None:
+        """The verdicts of a notebook of the older form, beside its tables."""
+        rows = [
+            {"id": v.id, "verdict": v.verdict, **v.measured._asdict(), "unit": v.unit}
+            | {"null": v.null.value if v.null else "", "why": v.why}
+            for v in self.verdicts
+        ]
+        names = ["id", "verdict", *Interval._fields, "unit", "null", "why"]
+        self.table(pd.DataFrame(rows, columns=names), "claims", show=False)
+
 
 def top() -> None:
-    """Keep the places of the answer and of the figure that shows it: a notebook's first call."""
-    display(Markdown(""), display_id="answer")
-    display(Markdown(""), display_id="hero")
+    """Keep the places of the answer, the figure that shows it and the table of comparisons: a
+    notebook's first call."""
+    for place in ("answer", "figure", "comparisons"):
+        display(Markdown(""), display_id=place)
 
 
 def start(

@@ -12,12 +12,12 @@ from sklearn.linear_model import RidgeCV
 from torch import nn
 from tqdm import tqdm
 
+from lib.affine import AffineMap
 from lib.cache import step
-from lib.gates import Gate, Routed, plain_part
+from lib.gates import Gate, Routed
 from lib.hooks import block_pass, capture_residual, forward, swap
-from lib.linear import RepairedMap, with_affine
 from lib.model import Subject
-from lib.moments import AffineMap, Moments
+from lib.moments import Moments
 from lib.stats import Interval, interval, sums
 from lib.swap import next_token_losses
 from lib.text import Windows
@@ -63,8 +63,8 @@ def _learn(subject: Subject, windows: Windows, maps: Mapping[int, nn.Module]) ->
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
         x, y = x.float(), y.float()
-        massive = maps[b].massive(x) if isinstance(maps[b], RepairedMap) else y[..., 0] != y[..., 0]
-        error = (y - plain_part(maps[b])(x)).double().square().sum(-1)
+        massive = maps[b].massive(x)
+        error = (y - maps[b](x)).double().square().sum(-1)
         named = {"x": x, "error": error, "massive": massive}
         for name, value in named.items():
             kept[name][b].append(value.cpu().numpy())
@@ -180,7 +180,7 @@ class _Original:
 
 @step(version=1, ignore=("original",))
 def _original(subject: Subject, chunk: Windows, original: _Original) -> dict:
-    return {"losses": next_token_losses(original(), original.tokens)}
+    return {"losses": next_token_losses(original(), original.tokens).cpu().numpy()}
 
 
 @step(version=1, ignore=("original",))
@@ -197,7 +197,8 @@ def _routed(
         used = module.linear if isinstance(module, Routed) else None
         linear[b] = used.sum(1).cpu() if used is not None else chunk.tokens.shape[1]
     kl = torch.stack([_kl(p[:-1], q[:-1]) for p, q in zip(original(), logits)])
-    return {"losses": next_token_losses(logits, original.tokens), "kl": kl, "linear": linear}
+    losses = next_token_losses(logits, original.tokens).cpu().numpy()
+    return {"losses": losses, "kl": kl.cpu().numpy(), "linear": linear}
 
 
 def _kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -215,9 +216,9 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
     found, recipe = _refit(subject, windows, modules), _refit.recipe(subject, windows, modules)
     new = {}
     for b, module in modules.items():
-        w, bias = (torch.from_numpy(found[f"{b}.{side}"]) for side in ("weight", "bias"))
+        w, bias = found[f"{b}.weight"], found[f"{b}.bias"]
         affine = AffineMap(w, bias, recipe and f"{recipe} {b}").to(subject.device)
-        new[b] = Routed(module.ffn, with_affine(module.surrogate, affine), module.router)
+        new[b] = Routed(module.ffn, module.surrogate.with_affine(affine), module.router)
     return new
 
 
@@ -234,7 +235,7 @@ def _refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) ->
             rows.append((x, y))
         if b not in modules:
             continue
-        old = plain_part(modules[b].surrogate)
+        old = modules[b].surrogate
         x, y = (torch.cat([r[k][modules[b].used(r[0])] for r in rows]) for k in (0, 1))
         affine = shrunk_fit(x, y, old) if len(x) else old
         found |= {f"{b}.weight": affine.weight.float(), f"{b}.bias": affine.bias.float()}

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
+from scipy.optimize import isotonic_regression
 
 FEWEST = 6
 """documents below which no interval is told"""
@@ -23,7 +24,7 @@ class Interval(NamedTuple):
 
 
 def interval(
-    stat: Callable[[np.ndarray], np.ndarray],
+    stat: "Statistic",
     document: np.ndarray,
     level: float = 0.95,
     draws: int = 1000,
@@ -47,6 +48,39 @@ def interval(
     )
 
 
+def ratio(
+    top: np.ndarray, bottom: np.ndarray, document: np.ndarray | None = None, level: float = 0.95
+) -> Interval:
+    """Σ top / Σ bottom with its interval over documents, from rows [n] and the document of each;
+    without `document` every row is one."""
+    document = np.arange(len(top)) if document is None else document
+    return interval(lambda w: (w @ top) / (w @ bottom), document, level)
+
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+"""weights [draws, n] of n rows -> [draws] values"""
+
+
+class Paired(NamedTuple):
+    """A statistic, the same in a control, and their difference, each with its interval."""
+
+    here: Interval
+    control: Interval
+    difference: Interval
+
+
+def paired(
+    stat: Statistic, control_stat: Statistic, document: np.ndarray, level: float = 0.95
+) -> Paired:
+    """A statistic here and in a control on the same documents, and the paired difference: every
+    bootstrap draw weighs both alike."""
+    return Paired(
+        interval(stat, document, level),
+        interval(control_stat, document, level),
+        interval(lambda w: stat(w) - control_stat(w), document, level),
+    )
+
+
 def intervals(
     top: np.ndarray, bottom: np.ndarray, of: Callable = lambda ratio: ratio, joint: bool = True
 ) -> list[Interval]:
@@ -67,8 +101,8 @@ def sums(values: np.ndarray, document: np.ndarray) -> np.ndarray:
     return values @ np.eye(i.max() + 1)[i]
 
 
-def halves(document: np.ndarray, seed: int = 42) -> np.ndarray:
-    """A random half of the documents, as a mask of the rows: choose on one, read on the other."""
+def half_of_documents(document: np.ndarray, seed: int = 42) -> np.ndarray:
+    """A random half of the documents, as a mask of the rows: choose on one, report on the other."""
     names = np.random.default_rng(seed).permutation(np.unique(document))
     return np.isin(document, names[: len(names) // 2])
 
@@ -116,6 +150,27 @@ def carried_over(
     if scipy.stats.f.sf(between / within, m - 1, (n - 1) * (m - 1)) > 0.05:
         found = Interval(found.value, np.nan, np.nan)
     return found, null
+
+
+def one_turn(profile: np.ndarray) -> np.ndarray:
+    """The nearest profile [n] that rises and then falls, or falls and then rises (least squares):
+    isotonic regressions on either side of the best turning point."""
+    best, least = profile, np.inf
+    for sign in (1, -1):
+        for turn in range(len(profile)):
+            before, after = sign * profile[: turn + 1], sign * profile[turn + 1 :]
+            rise = isotonic_regression(before).x
+            fall = isotonic_regression(after, increasing=False).x if len(after) else after
+            fitted = sign * np.concatenate([rise, fall])
+            distance = ((fitted - profile) ** 2).sum()
+            if distance < least:
+                best, least = fitted, distance
+    return best
+
+
+def chance_interval(draws: Sequence[float]) -> Interval:
+    """Mean and the central 95% of a statistic's draws in a world without the effect."""
+    return Interval(float(np.mean(draws)), *map(float, np.quantile(draws, [0.025, 0.975])))
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Interval:

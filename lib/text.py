@@ -7,17 +7,18 @@ budgets are nested and each samples every document; splits and folds go by docum
 
 import ast
 import hashlib
+import importlib.util
 import json
 import lzma
 import os
 import re
-import sysconfig
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from http.client import HTTPException
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +38,41 @@ class Corpus:
     fit: list[str]
     test: list[str]
 
+    @property
+    def documents(self) -> list[str]:
+        """All documents, in their order."""
+        return self.fit + self.test
+
+
+class Sample(NamedTuple):
+    """Documents for a measured subject: to fit maps on, to fit gates and routers on, to test."""
+
+    maps: list[str]
+    gates: list[str]
+    test: list[str]
+
+
+def measured_sample(corpus: Corpus, read_before: bool = False) -> Sample:
+    """The one split for measured subjects: odd documents test, the even ones 2:1 maps and gates.
+
+    `read_before`: the subject was trained on `wikipedia` by this repository, all but the articles
+    of `wikipedia-sample`; on either of them those are the test documents. Raises InputError where a
+    part would be empty.
+    """
+    even, test = corpus.documents[::2], corpus.documents[1::2]
+    if read_before and corpus.name.startswith("wikipedia"):
+        unread = load_corpus("wikipedia-sample").documents
+        even = [d for d in load_corpus("wikipedia").documents if d not in unread]
+        test = unread
+    if len(even) < 3 or not test:
+        raise InputError(
+            f"corpus {corpus.name!r} has {len(corpus.documents)} documents, but maps, gates and "
+            "tests need some each: give a longer text (a piece has about 10,000 characters)."
+        )
+    maps = [d for i, d in enumerate(even) if i % 3 != 2]
+    gates = [d for i, d in enumerate(even) if i % 3 == 2]
+    return Sample(maps, gates, test)
+
 
 def _kept(name: str) -> list[str]:
     """A text of data/texts (see make.py there)."""
@@ -49,15 +85,22 @@ def _sample() -> tuple[list[str], list[str]]:
     return articles[:-6], articles[-6:]
 
 
-def _docstrings() -> list[str]:
-    """The docstrings of this interpreter's standard library, a module a document."""
+def docstrings_of(paths: Sequence[Path]) -> list[str]:
+    """The docstrings of Python files, a file a document, of those that have over 2,000 characters
+    of them."""
     documents = []
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+    for path in paths:
         nodes = ast.walk(ast.parse(path.read_text(errors="replace")))
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
         texts = [ast.get_docstring(n) for n in nodes if isinstance(n, kinds)]
         documents.append("\n\n".join(t for t in texts if t))
     return [d for d in documents if len(d) > 2_000]
+
+
+def _scipy() -> list[str]:
+    """The docstrings of the installed SciPy, whose version is pinned."""
+    folder = Path(importlib.util.find_spec("scipy").origin).parent
+    return docstrings_of(sorted(folder.rglob("*.py")))
 
 
 def _hub(path: str, config: str | None = None, test: str | None = "test", lines: bool = False):
@@ -109,7 +152,8 @@ CORPORA = {
     "wikipedia": lambda: _kept("wikipedia"),
     "wikipedia-sample": _sample,
     "king-james": lambda: _kept("king-james"),
-    "python-docs": _docstrings,
+    "python-docs": lambda: _kept("python-docs"),
+    "scipy-docs": _scipy,
     "wikitext-2": _hub("Salesforce/wikitext", "wikitext-2-raw-v1", lines=True),
     "wikitext-103": _hub("Salesforce/wikitext", "wikitext-103-raw-v1", lines=True),
     "lambada": _hub("cimec/lambada"),
@@ -218,6 +262,18 @@ class Windows:
             turn[self.document == d] = np.arange((self.document == d).sum())
         return self[np.argsort(turn, kind="stable")[:n]]
 
+    def per_document(self, windows: int, documents: int, seed: int = 42) -> "Windows":
+        """Up to so many windows of each document, from up to so many documents: a prefix of a
+        seeded order, so that fewer documents are always among more."""
+        order = np.random.default_rng(seed).permutation(np.unique(self.document))
+        chosen = set(order[:documents].tolist())
+        kept, seen = [], dict.fromkeys(chosen, 0)
+        for k, name in enumerate(self.document.tolist()):
+            if name in chosen and seen[name] < windows:
+                kept.append(k)
+                seen[name] += 1
+        return self[np.array(kept)]
+
     def folds(self, k: int) -> np.ndarray:
         """The fold of each window, [n]: documents dealt to the fold with the fewest windows, the
         longest first. Raises InputError if there are fewer documents than folds."""
@@ -238,98 +294,42 @@ class Windows:
         return f"{self.name}: {n:,} windows of {length} tokens from {self.n_documents} documents"
 
 
+def start_token(tokenizer) -> int | None:
+    """The token that this tokenizer by itself puts in front of a text; None where it puts none.
+
+    Found by tokenizing a word, for attributes such as `add_bos_token` do not always tell.
+    """
+    plain = tokenizer("word", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("word")["input_ids"]
+    in_front = whole[: len(whole) - len(plain)] if whole[-len(plain) :] == plain else whole[:1]
+    return in_front[0] if in_front and whole[: len(plain)] != plain else None
+
+
 def cut_windows(
     documents: Sequence[str], tokenizer, seq_len: int, seed: int = 42, name: str = "this corpus"
 ) -> Windows:
     """Cut every document into windows of `seq_len` tokens and permute them by `seed`.
 
-    What is left of a document after its last whole window is dropped. Raises InputError if no
-    document has a window.
+    Where the tokenizer by itself puts a start token in front of a text, every window begins with
+    it, and seq_len - 1 tokens of the document follow. What is left of a document after its last
+    whole window is dropped. Raises InputError if no document has a window.
     """
+    start = start_token(tokenizer)
+    n_text = seq_len - (start is not None)  # tokens of the document in each window
+    if n_text < 1:
+        raise InputError(f"windows of {seq_len} tokens hold no text: give longer windows.")
     rows = []
     for text in documents:
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        rows.append(torch.tensor(ids[: len(ids) // seq_len * seq_len]).long().view(-1, seq_len))
+        n_windows = len(ids) // n_text
+        rows.append(torch.tensor(ids[: n_windows * n_text]).long().view(-1, n_text))
     sizes = [len(r) for r in rows]
     if not sum(sizes):
         raise InputError(
             f"{name} has no document of {seq_len} tokens: give longer texts or shorter windows."
         )
+    tokens = torch.cat(rows)
+    if start is not None:
+        tokens = torch.nn.functional.pad(tokens, (1, 0), value=start)  # [n, seq_len]
     order = np.random.default_rng(seed).permutation(sum(sizes))
-    return Windows(torch.cat(rows)[order], np.repeat(np.arange(len(rows)), sizes)[order], name)
-
-
-class KneserNey:
-    """A counted n-gram model: interpolated modified Kneser-Ney (Chen and Goodman, 1999), the
-    yardstick that a small language model is to pass. Order 1 is the counted unigram with add-one.
-    """
-
-    def __init__(self, tokens: np.ndarray, vocabulary: int, order: int = 3):
-        """Count `tokens` [n, seq_len], each row by itself."""
-        if not 1 <= order <= 3 or vocabulary**order >= 2**62:
-            raise InputError(
-                f"order {order} of {vocabulary} tokens is not counted here: give 1 to 3."
-            )
-        self.vocabulary, self.order = vocabulary, order
-        self.levels = []
-        for k in range(order, 0, -1):
-            if k == order:
-                keys, n = np.unique(self._keys(tokens, k), return_counts=True)
-            else:  # continuation counts: in how many different words' company
-                longer = self.levels[-1].keys
-                keys, n = np.unique(longer % vocabulary**k, return_counts=True)
-            self.levels.append(_Level(keys, n.astype(float), vocabulary))
-        self.levels.reverse()
-
-    def _keys(self, tokens: np.ndarray, k: int) -> np.ndarray:
-        """Each k-gram of the rows as one number, its last token the lowest digit."""
-        columns = [tokens[:, i : tokens.shape[1] - k + 1 + i] for i in range(k)]
-        key = np.zeros(columns[0].shape, np.int64)
-        for column in columns:
-            key = key * self.vocabulary + column
-        return key.ravel()
-
-    def losses(self, tokens: np.ndarray) -> np.ndarray:
-        """NLL of each next token in nats, [n, seq_len - 1]; a row's first tokens with the context
-        that is there."""
-        n, length = tokens.shape
-        found = np.empty((n, length - 1))
-        for k in range(1, self.order + 1):
-            if k == 1:
-                p = self._probability(tokens[:, 1:].ravel(), 1).reshape(n, -1)
-                found[:] = p
-            else:
-                p = self._probability(self._keys(tokens, k), k).reshape(n, -1)
-                found[:, k - 2 :] = p
-        return -np.log(found)
-
-    def _probability(self, keys: np.ndarray, k: int) -> np.ndarray:
-        lower = (
-            1 / self.vocabulary
-            if k == 1
-            else self._probability(keys % self.vocabulary ** (k - 1), k - 1)
-        )
-        return self.levels[k - 1].probability(keys, lower)
-
-
-class _Level:
-    """Discounted counts of one order."""
-
-    def __init__(self, keys: np.ndarray, n: np.ndarray, vocabulary: int):
-        self.keys, self.n, self.vocabulary = keys, n, vocabulary
-        of = [float((n == i).sum()) for i in range(5)]
-        y = of[1] / (of[1] + 2 * of[2]) if of[1] + of[2] else 0.5
-        d = [i - (i + 1) * y * of[i + 1] / of[i] if of[i] else 0.5 for i in (1, 2, 3)]
-        self.discount = np.clip([0.0, *d], 0.0, [0.0, 1.0, 2.0, 3.0])
-        self.contexts, at = np.unique(keys // vocabulary, return_inverse=True)
-        self.total = np.bincount(at, n)
-        self.left = np.bincount(at, self.discount[np.minimum(n, 3).astype(int)])
-
-    def probability(self, keys: np.ndarray, lower) -> np.ndarray:
-        at = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
-        n = np.where(self.keys[at] == keys, self.n[at], 0.0)
-        c = np.searchsorted(self.contexts, keys // self.vocabulary).clip(max=len(self.contexts) - 1)
-        known = self.contexts[c] == keys // self.vocabulary
-        kept = n - self.discount[np.minimum(n, 3).astype(int)]
-        with_counts = (kept + self.left[c] * lower) / self.total[c]
-        return np.where(known, with_counts, lower)
+    return Windows(tokens[order], np.repeat(np.arange(len(rows)), sizes)[order], name)

@@ -167,4 +167,4 @@ def _predictions(subject: Subject, windows: Windows) -> dict:
             p = row.log_softmax(-1)
             entropy.append(-(p.exp() * p).sum(-1).cpu())
             loss.append(-p[:-1].gather(1, own[1:, None].to(p.device))[:, 0].cpu())
-    return {"entropy": torch.stack(entropy), "loss": torch.stack(loss)}
+    return {"entropy": torch.stack(entropy).numpy(), "loss": torch.stack(loss).numpy()}

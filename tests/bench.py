@@ -16,7 +16,7 @@ os.environ["TQDM_DISABLE"] = "1"
 from lib.decoder import build_decoder, flops_per_token
 from lib.linear import fit_maps
 from lib.model import load_subject
-from lib.moments import _collect
+from lib.moments import collect
 from lib.report import PROFILES
 from lib.swap import losses, sweep
 from lib.text import Windows, cut_windows, load_corpus
@@ -44,7 +44,7 @@ def main() -> None:
     body = lambda: [subject.model.base_model(t, use_cache=False) for t in windows.tokens.split(16)]
     with torch.no_grad():
         whole, blocks_only = seconds(plain), seconds(body)
-    measured = seconds(lambda: _collect.__wrapped__(subject, windows))
+    measured = seconds(lambda: collect.__wrapped__(subject, windows))
     print(f"measured pass: {measured / blocks_only:.2f} of a pass through the blocks")
     print(f"               {measured / whole:.2f} of a plain forward pass with its losses")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,18 +1,20 @@
 """Any decoder whose FFN is one module is read; the others are refused in a sentence."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from lib.affine import constant
 from lib.errors import InputError
-from lib.hooks import capture_residual, resume
+from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear import fit_maps, score
 from lib.model import as_subject
 from lib.swap import losses, sweep
-from lib.text import Windows
+from lib.text import Windows, cut_windows
 
 USUAL = dict(
     vocab_size=99,
@@ -97,3 +99,65 @@ def test_an_architecture_is_read_swapped_and_resumed(kind, windows):
 def test_an_ffn_that_is_no_module_of_its_own_is_refused(kind):
     with pytest.raises(InputError, match=r"block 0: .* 0 child modules .*: choose an architecture"):
         as_subject(build(kind, REFUSED[kind]), name=kind)
+
+
+class StartingTokenizer:
+    """Letters as tokens, with token 1 in front of a text, as Gemma's and Llama's tokenizers do."""
+
+    start = 1
+
+    def __call__(self, text, add_special_tokens=True, verbose=True):
+        ids = [2 + ord(c) % 90 for c in text]
+        return {"input_ids": [self.start, *ids] if add_special_tokens else ids}
+
+
+@pytest.fixture(scope="module", params=["gemma3_text", "llama"])
+def starting(request):
+    """A tiny Gemma 3 or Llama whose tokenizer adds a start token, and windows of it."""
+    model = build(request.param, READ[request.param][1])
+    tokenizer = StartingTokenizer()
+    texts = ["the quick brown fox jumps over the lazy dog " * 9] * 2 + ["a b c d e f g h " * 24] * 6
+    return as_subject(model, tokenizer, "starting"), cut_windows(texts, tokenizer, 24)
+
+
+def test_what_is_predicted_at_the_start_token_is_not_scored(starting):
+    subject, windows = starting
+    assert subject.start_token == 1 and (windows.tokens[:, 0] == 1).all()
+    tokens = windows.tokens[:4]
+    own = subject.model(tokens).logits.double().log_softmax(-1)
+    oracle = -own[:, 1:-1].gather(2, tokens[:, 2:, None])[..., 0]  # 22 of 24 positions
+    torch.testing.assert_close(losses(subject, tokens), oracle, atol=1e-6, rtol=0)
+
+
+def test_the_start_position_is_neither_fitted_nor_swapped(starting):
+    subject, windows = starting
+    x, _ = capture(subject, windows[:4], [1])[1]
+    assert x.shape[:2] == (4, 23)  # the position of the start token is left out
+    whole = {}
+    with record(subject, lambda b, x, y: whole.setdefault(b, (x, y)), blocks=[1]):
+        subject.model(windows.tokens[:4], use_cache=False)
+    torch.testing.assert_close(whole[1][0][:, 1:], x)
+    zero = constant(torch.zeros(subject.d_model))
+    with swap(subject.blocks[1], zero):
+        swapped = subject.blocks[1].ffn(whole[1][0])
+    torch.testing.assert_close(swapped[:, 0], whole[1][1][:, 0])
+    assert not swapped[:, 1:].any()
+    # The sweep's resumed passes see the same.
+    swept = sweep(subject, windows[:4], {(1, "zero"): zero})
+    with swap(subject.blocks[1], zero):
+        oracle = losses(subject, windows.tokens[:4])
+    np.testing.assert_allclose(swept.swapped[1, "zero"], oracle, atol=1e-5)
+
+
+def test_windows_without_the_start_token_are_refused(starting):
+    subject, windows = starting
+    text_alone = replace(windows, tokens=windows.tokens[:, 1:])
+    with pytest.raises(InputError, match="begins with token 1"):
+        fit_maps(subject, text_alone)
+
+
+def test_a_start_token_outside_the_vocabulary_is_refused():
+    tokenizer = StartingTokenizer()
+    tokenizer.start = 500
+    with pytest.raises(InputError, match=r"start token 500.*99 tokens"):
+        as_subject(build("llama", {}), tokenizer, "odd")

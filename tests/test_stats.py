@@ -12,7 +12,7 @@ from lib.plots import gain_in_words
 from lib.stats import (
     Interval,
     carried_over,
-    halves,
+    half_of_documents,
     interval,
     intervals,
     over_seeds,
@@ -71,7 +71,7 @@ def test_sums_and_intervals():
 
 def test_halves_go_by_document():
     document = np.repeat(np.arange(7), 3)
-    mask = halves(document)
+    mask = half_of_documents(document)
     assert sorted(map(len, map(np.unique, (document[mask], document[~mask])))) == [3, 4]
     assert not {*document[mask]} & {*document[~mask]}
 

@@ -5,16 +5,19 @@ import pytest
 import torch
 
 from lib.errors import InputError
+from lib.ngram import KneserNey
 from lib.text import (
-    KneserNey,
+    Corpus,
     articles_of_lines,
     cut_windows,
     load_corpus,
+    measured_sample,
     pieces,
+    start_token,
 )
 
 
-def letters(text, add_special_tokens, verbose):
+def letters(text, add_special_tokens=True, verbose=True):
     """A tokenizer of one token a letter."""
     return {"input_ids": [ord(c) - 97 for c in text]}
 
@@ -137,3 +140,69 @@ def test_kneser_ney_is_a_distribution_and_beats_lower_orders(subject, fit, test)
     assert np.exp(-model.losses(every)[:, 1]).sum() == pytest.approx(1)
     with pytest.raises(InputError, match="order 4 of 7 tokens is not counted"):
         KneserNey(tokens, 7, 4)
+
+
+def with_start(text, add_special_tokens=True, verbose=True):
+    """The same tokenizer with token 99 in front of a text, as Gemma's and Llama's do."""
+    ids = letters(text)["input_ids"]
+    return {"input_ids": [99, *ids] if add_special_tokens else ids}
+
+
+def between(text, add_special_tokens=True, verbose=True):
+    """A tokenizer with a token on either side."""
+    ids = letters(text)["input_ids"]
+    return {"input_ids": [98, *ids, 97] if add_special_tokens else ids}
+
+
+def after(text, add_special_tokens=True, verbose=True):
+    """A tokenizer that puts a token at the end alone."""
+    ids = letters(text)["input_ids"]
+    return {"input_ids": [*ids, 97] if add_special_tokens else ids}
+
+
+def test_the_start_token_is_found_by_tokenizing_a_word():
+    assert [start_token(t) for t in (letters, with_start, between, after)] == [None, 99, 98, None]
+
+
+def test_every_window_begins_with_the_start_token(windows):
+    cut = cut_windows(["abcdefghijkl", "wxyz"], with_start, 4)
+    assert cut.tokens.shape == (5, 4) and (cut.tokens[:, 0] == 99).all()
+    texts = sorted(cut.tokens[:, 1:].tolist())
+    assert texts[:2] == [[0, 1, 2], [3, 4, 5]] and cut.document.tolist().count(1) == 1
+    # Without one nothing changes: the windows of the fixture hold text alone.
+    assert int(windows.tokens.max()) < 26
+
+
+def test_windows_of_the_start_token_alone_are_refused():
+    with pytest.raises(InputError, match="hold no text"):
+        cut_windows(["abc"], with_start, 1)
+
+
+def test_the_sample_of_measured_subjects():
+    texts = [f"document {k}" for k in range(14)]
+    maps, gates, test = measured_sample(Corpus("mine", texts[:9], texts[9:]))
+    assert test == texts[1::2] and sorted(maps + gates) == sorted(texts[::2])
+    assert len(maps) == 5 and len(gates) == 2
+    with pytest.raises(InputError, match="mine"):
+        measured_sample(Corpus("mine", texts[:2], texts[2:4]))
+
+
+def test_a_model_trained_here_is_tested_on_what_it_has_not_read():
+    unread = load_corpus("wikipedia-sample").documents
+    for name in ("wikipedia", "wikipedia-sample"):
+        sample = measured_sample(load_corpus(name), read_before=True)
+        assert sample.test == unread and len(unread) == 11
+        assert not {*unread} & {*sample.maps, *sample.gates}
+
+
+def test_fewer_documents_are_among_more(windows):
+    few, many = windows.per_document(2, 2), windows.per_document(2, 3)
+    assert {*few.document.tolist()} < {*many.document.tolist()}
+    assert np.bincount(many.document).tolist() == [2, 1, 2]
+    whole = windows.tokens.tolist()
+    assert all(row in whole for row in many.tokens.tolist())
+
+
+def test_frozen_and_installed_docstrings_are_there():
+    assert len(load_corpus("python-docs").documents) == 106
+    assert sum(map(len, load_corpus("scipy-docs").documents)) > 2_000_000

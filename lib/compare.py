@@ -1,0 +1,322 @@
+"""Comparisons: what a paper printed, what is measured here, what a control gave, and the outcome.
+
+The rows stand in data/published/comparisons.csv. There is no threshold of ours: an effect is judged
+by the paired difference from its control, a bound by the limit that the paper prints, and what has
+neither is measured. "Not found" follows replication research (LeBel et al., 2019): it asks for more
+than no signal, namely that an effect of the printed size would have been seen.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lib.errors import InputError, unknown
+from lib.stats import Interval
+from lib.text import DATA
+
+PUBLISHED = DATA / "published"
+KINDS = ("effect", "bound", "measured")
+MARKS = {
+    "reproduced": "✔",
+    "found": "✔",
+    "reversed": "✘",
+    "not found": "✘",
+    "exceeded": "✘",
+    "undecided": "?",
+    "measured": "–",
+}
+Values = Interval | float | Sequence[Interval]
+"""one value, or one for each unit (block) where the quantity names "some" or "every" """
+
+
+@cache
+def rows() -> pd.DataFrame:
+    """data/published/comparisons.csv, indexed by id."""
+    table = pd.read_csv(PUBLISHED / "comparisons.csv", keep_default_na=False, dtype=str)
+    return table.set_index("id", drop=False)
+
+
+def published(paper: str, **where: str) -> pd.DataFrame:
+    """Rows of data/published/<paper>.csv, numbers that a paper or its author's repository prints,
+    filtered by columns; each key of `setting` (block, candidate, …) is a column of its own."""
+    table = pd.read_csv(PUBLISHED / f"{paper}.csv", dtype=str, keep_default_na=False)
+    for name, value in where.items():
+        table = table[table[name] == value]
+    settings = [
+        dict(pair.split("=", 1) for pair in setting.split(";") if "=" in pair)
+        for setting in table.setting
+    ]
+    columns = pd.DataFrame(settings, index=table.index)
+    table = table.assign(value=pd.to_numeric(table.value)).join(columns)
+    if "block" in table:
+        table["block"] = pd.to_numeric(table["block"], errors="coerce")
+    return table
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of the table at the top of a report."""
+
+    id: str
+    outcome: str
+    """one of MARKS"""
+    here: Interval
+    control: Interval | None
+    difference: Interval | None
+    note: str = ""
+    """which block decided; by how much; the smallest effect that would have been seen"""
+
+    @property
+    def row(self) -> pd.Series:
+        return rows().loc[self.id]
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """The row as a reader sees it, a cell for each column."""
+        unit = self.row.unit
+        quantity = f"{self.row.sentence} *({self.row.quantity})*"
+        control = "–"
+        if self.control is not None:
+            control = f"{in_words(self.control, unit)}, {self.row.control}"
+        return {
+            "the paper says": quantity,
+            "paper": printed_in_words(self.row),
+            "here": in_words(self.here, unit),
+            "control": control,
+            "outcome": self.in_words,
+        }
+
+    @property
+    def in_words(self) -> str:
+        """The outcome with the paired difference that decided it, for an effect."""
+        words = (
+            self.outcome if self.outcome == "measured" else f"{MARKS[self.outcome]} {self.outcome}"
+        )
+        if self.difference is not None and self.outcome != "measured":
+            joint = {"reproduced": ", by ", "found": ", by ", "reversed": ", by "}
+            words += joint.get(self.outcome, ", difference ")
+            words += in_words(self.difference, self.row.unit, signed=True)
+        return f"{words}; {self.note}" if self.note else words
+
+
+def compare(
+    id: str, here: Values, control: Values | None = None, difference: Values | None = None
+) -> Comparison:
+    """Judge a row: `here` and `control` with their intervals, and their paired `difference`.
+
+    Where the paper prints the difference itself (a gain, a change), `here` and `difference` are
+    both that gain and `control` is the baseline's value. A quantity that begins with "some" or
+    "every" takes a joint interval for each unit. Raises InputError for an unknown id, an effect
+    without control and difference, and values that do not fit the row.
+    """
+    if id not in rows().index:
+        near = get_close_matches(id, rows().index, 3)
+        raise unknown("comparison", id, near or [f"the ids of {PUBLISHED / 'comparisons.csv'}"])
+    row = rows().loc[id]
+    if row.kind == "effect" and (control is None or difference is None):
+        raise InputError(
+            f"comparison {id} is an effect: give its control and the paired difference, or make it "
+            "a row of kind measured."
+        )
+    units = [
+        _Unit(*values)
+        for values in zip(_listed(here), _listed(control, here), _listed(difference, here))
+    ]
+    if len(units) > 1 and not _words(row, "some", "every"):
+        raise InputError(
+            f"comparison {id} was given {len(units)} units, but its quantity names neither some "
+            "nor every: give one value, for example the median block's."
+        )
+    judge: Callable = {"effect": _effect, "bound": _bound, "measured": _measured}[row.kind]
+    outcomes = [judge(row, unit) for unit in units]
+    chosen = _decisive(row, outcomes)
+    outcome, note = outcomes[chosen]
+    if row.paper == "ours" and outcome == "reproduced":
+        outcome = "found"
+    unit = units[chosen]
+    if len(units) > 1 and row.kind != "measured":
+        note = f"{note}; unit {chosen}" if note else f"unit {chosen}"
+    return Comparison(id, outcome, unit.here, unit.control, unit.difference, note)
+
+
+@dataclass(frozen=True)
+class _Unit:
+    here: Interval
+    control: Interval | None
+    difference: Interval | None
+
+
+def _listed(values: Values | None, like: Values | None = None) -> list[Interval | None]:
+    """One Interval for each unit; a number has no interval."""
+    if values is None:
+        return [None] * len(_listed(like))
+    if isinstance(values, Interval):
+        return [values]
+    if isinstance(values, int | float | np.number):
+        return [Interval(float(values), np.nan, np.nan)]
+    return [i for value in values for i in _listed(value)]
+
+
+def _words(row: pd.Series, *words: str) -> bool:
+    """Whether the quantity names one of `words` as its quantifier."""
+    return any(f" {word} " in f" {row.quantity.replace(',', ' ')} " for word in words)
+
+
+def _limits(row: pd.Series) -> tuple[float, float]:
+    """The printed range; nan where nothing is printed."""
+    low, high = (float(v) if v else np.nan for v in (row.printed_low, row.printed_high))
+    return low, high
+
+
+def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
+    """(outcome, note) of an effect, by the paired difference turned to the paper's side."""
+    sign = 1 if row.side == "more" else -1
+    here, difference = _turned(unit.here, sign), _turned(unit.difference, sign)
+    if not np.isfinite([difference.low, difference.high]).all():
+        return "undecided", "no interval"
+    is_gain = unit.here == unit.difference
+    # What the paper prints, on the same side: its nearest and its farthest value.
+    printed = sorted(sign * value for value in _limits(row))
+    base = 0.0 if is_gain else sign * unit.control.value
+    if difference.low > 0:
+        # The size is compared only where the paper prints this very distance.
+        if is_gain and difference.high < printed[0]:
+            return "reproduced", "a smaller effect"
+        if is_gain and difference.low > printed[1]:
+            return "reproduced", "a larger effect"
+        return "reproduced", ""
+    if difference.high < 0:
+        return "reversed", ""
+    # An effect of the printed size would have been seen: here lies nearer the control.
+    middle = (base + printed[0]) / 2
+    nothing_near = np.isfinite(here.high) and here.high < middle
+    if np.isfinite(printed).all() and printed[0] > base and nothing_near:
+        return "not found", ""
+    seen = difference.value - difference.low
+    return "undecided", f"smallest effect that would be seen {in_words(seen, row.unit)}"
+
+
+def _bound(row: pd.Series, unit: _Unit) -> tuple[str, str]:
+    """(outcome, note) of a bound, by the one limit that the paper prints."""
+    at_least, at_most = _limits(row)
+    if np.isfinite(at_least) == np.isfinite(at_most):
+        raise InputError(f"comparison {row.id} is a bound: print one limit, at most or at least.")
+    sign, limit = (1, at_most) if np.isfinite(at_most) else (-1, -at_least)
+    here = _turned(unit.here, sign)
+    if not np.isfinite([here.low, here.high]).all():
+        return "undecided", "no interval"
+    if here.low > limit:
+        return "exceeded", ""
+    control = None if unit.control is None else _turned(unit.control, sign)
+    if here.high <= limit:
+        if control is None:
+            return "undecided", "no control"
+        # A control that is a known number needs no interval.
+        outside = control.low if np.isfinite(control.low) else control.value
+        return ("reproduced", "") if outside > limit else ("undecided", "so is its control")
+    return "undecided", "the limit lies in the interval"
+
+
+def _measured(row: pd.Series, unit: _Unit) -> tuple[str, str]:
+    return "measured", ""
+
+
+def _turned(i: Interval, sign: int) -> Interval:
+    """The interval of the value times sign."""
+    return i if sign > 0 else Interval(-i.value, -i.high, -i.low)
+
+
+def _decisive(row: pd.Series, outcomes: list[tuple[str, str]]) -> int:
+    """Which unit decides: "some" asks for one on the paper's side, "every" for all of them."""
+    names = [outcome for outcome, _ in outcomes]
+    if _words(row, "some"):
+        order = ("reproduced", "undecided", "not found", "exceeded", "reversed", "measured")
+    else:
+        order = ("reversed", "exceeded", "not found", "undecided", "reproduced", "measured")
+    return min(range(len(names)), key=lambda k: order.index(names[k]))
+
+
+def printed_in_words(row: pd.Series) -> str:
+    """What the paper prints, in the row's unit: a value, a range or a limit; "in words" else."""
+    low, high = _limits(row)
+    if row.kind == "bound":
+        limit, sign = (high, "≤ ") if np.isfinite(high) else (low, "≥ ")
+        return sign + in_words(limit, row.unit)
+    if not np.isfinite([low, high]).any():
+        return "in words"
+    if low == high:
+        return in_words(low, row.unit)
+    return f"{in_words(low, row.unit)} to {in_words(high, row.unit)}"
+
+
+def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> str:
+    """A value with its interval, in the digits that the width deserves: 0.55 [0.54, 0.56]; relative
+    changes in per cent."""
+    i = value if isinstance(value, Interval) else Interval(float(value), np.nan, np.nan)
+    if not np.isfinite(i.value):
+        return "–"
+    percent = unit.startswith("relative change") or unit.startswith("share")
+    scale, end = (100, "%") if percent else (1, "")
+    plus = "+" if signed or unit.startswith("relative change") else ""
+    width = scale * (i.high - i.low)
+    if not np.isfinite(width) or width <= 0:
+        return _number(f"{scale * i.value:{plus}.3g}") + end
+    if abs(scale * i.value) >= 1000:
+        return _number(f"{scale * i.value:.2g} [{scale * i.low:.2g}, {scale * i.high:.2g}]") + end
+    digits = int(np.clip(1 - np.floor(np.log10(width)), 0, 4))
+    low, high = (f"{scale * v:.{digits}f}" for v in (i.low, i.high))
+    return _number(f"{scale * i.value:{plus}.{digits}f}{end} [{low}, {high}]")
+
+
+def _number(text: str) -> str:
+    """A real minus sign, and no exponent with leading zeros."""
+    return text.replace("e+0", "e").replace("-", "−")
+
+
+def as_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """All numbers of the judged rows, as they are kept beside a report's tables."""
+    nothing = Interval(np.nan, np.nan, np.nan)
+    kept = []
+    for c in comparisons:
+        control, difference = c.control or nothing, c.difference or nothing
+        kept.append(
+            {"id": c.id, "outcome": c.outcome}
+            | {"value": c.here.value, "low": c.here.low, "high": c.here.high}
+            | {f"control{end}": v for end, v in zip(("", "_low", "_high"), control)}
+            | {f"difference{end}": v for end, v in zip(("", "_low", "_high"), difference)}
+            | {"note": c.note}
+        )
+    return pd.DataFrame(kept)
+
+
+def from_table(path: Path) -> list[Comparison]:
+    """The judged rows that `as_table` kept; those no longer registered are left out."""
+    table = pd.read_csv(path).fillna({"note": ""})
+    comparisons = []
+    for kept in table.to_dict("records"):
+        if kept["id"] not in rows().index:
+            continue
+
+        def interval(name: str, kept=kept) -> Interval | None:
+            value = kept[name or "value"]
+            found = Interval(
+                value, kept[f"{name}_low".lstrip("_")], kept[f"{name}_high".lstrip("_")]
+            )
+            return found if np.isfinite(value) else None
+
+        here = interval("") or Interval(np.nan, np.nan, np.nan)
+        parts = (interval("control"), interval("difference"))
+        comparisons.append(Comparison(kept["id"], kept["outcome"], here, *parts, kept["note"]))
+    return comparisons
+
+
+def markdown_table(cells: Sequence[dict[str, str]]) -> str:
+    """Rows of cells as a table of Markdown."""
+    names = list(cells[0])
+    lines = [names, ["---"] * len(names), *([row[n] for n in names] for row in cells)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

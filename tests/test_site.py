@@ -1,0 +1,185 @@
+"""The site's front page, its scorecard, and the check of a built site; none is built here."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+
+
+def module(name: str):
+    """A Python file of notebooks/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, NOTEBOOKS / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+conf = module("conf")
+check_site = module("check_site")
+REPORTS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+
+
+def test_every_report_stands_once_and_in_order():
+    shown = [path for paper in conf.PAPERS for path in conf.reports_of(paper)]
+    assert shown == REPORTS
+    assert "<!-- reports -->" in (NOTEBOOKS / "index.md").read_text()
+
+
+@pytest.mark.parametrize("notebook", REPORTS, ids=[path.stem for path in REPORTS])
+def test_every_report_has_a_card(notebook):
+    question = conf.question_of(notebook)
+    assert question and not question.startswith("#")
+    sentence = conf.first_sentence(conf.answer_of(notebook))
+    assert sentence.endswith((".", "?", "!"))
+    figure = conf.main_figure_of(notebook)
+    assert figure.exists() and figure.name.startswith(notebook.name[:2])
+    card = conf.card(notebook)
+    assert f"{notebook.name[:2]} · {question}" in card
+    assert sentence in card and figure.name in card
+
+
+def test_the_side_bar_has_numbers():
+    part = conf.section(conf.PAPERS[0], conf.reports_of(conf.PAPERS[0]))
+    assert "\n01 How linear is each feed-forward block? <01_linear_recoverability>\n" in part
+    assert "](https://arxiv.org/abs/2606.19379)" in part
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("It costs 0.5 nats. More follows.", "It costs 0.5 nats."),
+        ("Is it so? Yes.", "Is it so?"),
+        ("Ikeda et al. say so. smollm2 does not.", "Ikeda et al. say so."),
+        ("One sentence only.", "One sentence only."),
+    ],
+)
+def test_first_sentence(text, sentence):
+    assert conf.first_sentence(text) == sentence
+
+
+def test_the_named_figure_comes_before_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(conf, "FIGURES", tmp_path)
+    monkeypatch.setattr(conf, "RESULTS", tmp_path)
+    for name in ("01_a.png", "01_b.png", "02_a.png"):
+        (tmp_path / name).touch()
+    notebook = Path("01_linear_recoverability.ipynb")
+    assert conf.main_figure_of(notebook).name == "01_a.png"
+    folder = tmp_path / "model" / notebook.stem
+    folder.mkdir(parents=True)
+    (folder / "answer.json").write_text(json.dumps({"figure": "01_b.png"}))
+    assert conf.main_figure_of(notebook).name == "01_b.png"
+    assert conf.main_figure_of(Path("03_x.ipynb")) is None
+
+
+@pytest.mark.parametrize(
+    "low, high, unit, words",
+    [
+        ("0.54", "0.996", "1", "0.54 to 0.996; paper"),
+        ("-3", "-3", "nats", "−3 nats; paper"),
+        ("", "1", "nats", "at most 1 nats; paper"),
+        ("1", "", "", "at least 1; paper"),
+        ("", "", "nats", "paper"),
+    ],
+)
+def test_what_a_paper_prints(low, high, unit, words):
+    row = SimpleNamespace(printed_low=low, printed_high=high, unit=unit, printed_for="paper")
+    assert conf.printed(row) == words
+
+
+@pytest.mark.parametrize(
+    "outcome, numbers, words",
+    [
+        ("reproduced", (0.61, 0.57, 0.65), "✔ reproduced, 0.61 [0.57, 0.65]"),
+        ("✔ reproduced", (0.61, 0.57, 0.65), "✔ reproduced, 0.61 [0.57, 0.65]"),
+        ("not found", (-0.0123, -0.05, 0.01), "✘ not found, −0.0123 [−0.05, 0.01]"),
+        ("measured", (1234.5, float("nan"), float("nan")), "measured, 1,234"),
+    ],
+)
+def test_outcome_in_words(outcome, numbers, words):
+    value, low, high = numbers
+    row = SimpleNamespace(outcome=outcome, value=value, low=low, high=high)
+    assert conf.outcome(row) == words
+
+
+def test_the_scorecard_has_a_column_for_each_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(conf, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(conf, "RESULTS", tmp_path)
+    assert conf.comparisons().empty
+    (tmp_path / "comparisons.csv").write_text(
+        "id,paper,section,sentence,kind,quantity,unit,side,printed_low,printed_high,printed_for,"
+        "control,notebook,changed\n"
+        "a,whipp,5.1,One.,effect,R²,,more,0.5,0.6,paper,shuffled,01_one,\n"
+        "b,whipp,5.1,Two.,effect,R²,,more,0.5,0.6,paper,shuffled,01_one,\n"
+    )
+    for model, outcome in (("small", "reproduced"), ("large", "reversed")):
+        folder = tmp_path / model / "01_one"
+        folder.mkdir(parents=True)
+        line = f"id,outcome,value,low,high\na,{outcome},0.5,0.4,0.6\n"
+        (folder / "comparisons.csv").write_text(line)
+    rows = conf.comparisons().set_index("id")
+    assert rows.loc["a", "small"] == "✔ reproduced, 0.5 [0.4, 0.6]"
+    assert rows.loc["a", "large"] == "✘ reversed, 0.5 [0.4, 0.6]"
+    assert pd.isna(rows.loc["b", "small"])
+
+
+def test_claims_of_converted_reports_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(conf, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(conf, "RESULTS", tmp_path)
+    (tmp_path / "claims.csv").write_text(
+        "id,paper,section,sentence,published,rule,threshold,null,notebook,amended\n"
+        "a,whipp,5.1,One.,1,> 1,paper,shuffled,01_one,\n"
+        "b,whipp,5.2,Two.,1,> 1,paper,shuffled,02_two,\n"
+    )
+    assert [*conf.older_claims(converted={"01_one"}).id] == ["b"]
+    assert conf.link("99_none") == "99"
+    assert conf.link(REPORTS[1].stem) == f'<a href="{REPORTS[1].stem}.html">01</a>'
+
+
+def page(**changes) -> dict:
+    """What the browser tells of a page without fault, with some of it changed."""
+    table = {"expected": 3, "shown": 3, "filtered": 1}
+    good = {"text": "All well.", "tables": [table], "cards": 5, "formulas": 2}
+    return good | {"broken": [], "elsewhere": []} | changes
+
+
+@pytest.mark.parametrize("name", ["index.html", "scorecard.html", "01_one.html"])
+def test_a_page_without_fault_passes(name):
+    assert check_site.faults_of_page(name, page()) == []
+
+
+@pytest.mark.parametrize(
+    "name, changes, fault",
+    [
+        ("scorecard.html", {"text": "Loading ITables v2 from …"}, "Loading ITables"),
+        ("scorecard.html", {"tables": []}, "no table"),
+        ("scorecard.html", {"tables": [dict(expected=3, shown=2, filtered=1)]}, "2 of 3 rows"),
+        ("scorecard.html", {"tables": [dict(expected=3, shown=3, filtered=3)]}, "filter"),
+        ("scorecard.html", {"tables": [dict(expected=3, shown=3, filtered=0)]}, "filter"),
+        ("scorecard.html", {"elsewhere": ["https://cdn.org/x.js"]}, "cdn.org"),
+        ("index.html", {"broken": ["/_images/x.png"]}, "x.png"),
+        ("index.html", {"cards": 0}, "no card"),
+        ("01_one.html", {"formulas": 0}, "MathJax"),
+    ],
+)
+def test_a_page_with_a_fault_is_refused(name, changes, fault):
+    faults = check_site.faults_of_page(name, page(**changes))
+    assert len(faults) == 1 and fault in faults[0]
+
+
+def test_addresses_elsewhere_are_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<a href="https://arxiv.org/abs/1">a paper</a> <img src="_images/a.png">'
+        '<script defer src="https://cdn.org/a.js"></script><link href="//cdn.org/a.css">'
+    )
+    first, second = check_site.faults_of_files(tmp_path)
+    assert "https://cdn.org/a.js" in first and "//cdn.org/a.css" in second
+
+
+def test_a_folder_without_a_site_is_refused(tmp_path, capsys):
+    assert check_site.main(tmp_path) == 1
+    assert "make site" in capsys.readouterr().out
