@@ -12,7 +12,7 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     gates   tokens                  need, gates and routed FFNs; token and context, look-ups
     routing                         routers for all blocks, their thresholds, refits, the cost of it
     train   decoder                 the training loop; a decoder with a width in every layer
-    mixers  pretraining             linear language models; trained decoders and their set-up
+    mixers  runs    pretraining     linear language models; kept trainings; trained decoders
     allocation tasks                where in depth the width goes; last words and told facts
     claims  compare report  series  verdicts (02-27); comparisons; one run; the command line
 """

@@ -83,7 +83,9 @@ def judge(id: str, statistic: Statistic, null: Statistic | None = None, units=No
     quantifier = (found[1] or "all").strip()
     lower = float(found[3]) if found[2] == ">" else float(found[4]) if found[4] else -np.inf
     upper = float(found[3]) if found[2] == "<" else float(found[5]) if found[5] else np.inf
-    worst = lambda i: min(i.low - lower, upper - i.high)  # > 0: surely inside
+
+    def worst(i):
+        return min(i.low - lower, upper - i.high)  # > 0: surely inside
 
     def decide(statistic: Statistic) -> tuple[str, Interval, int]:
         several = [_interval(s) for s in _listed(statistic)]

@@ -58,6 +58,13 @@ def published(paper: str, **where: str) -> pd.DataFrame:
     return table
 
 
+def errata(paper: str, notebook: str) -> pd.DataFrame:
+    """Where a paper contradicts itself or its author's code, as far as it touches a notebook."""
+    table = pd.read_csv(PUBLISHED / "errata.csv", keep_default_na=False, dtype=str)
+    table = table[(table.paper == paper) & table.here.str.contains(rf"\b{notebook}\b")]
+    return table[["section", "says", "but"]]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One row of the table at the top of a report."""
@@ -140,7 +147,7 @@ def compare(
         outcome = "found"
     unit = units[chosen]
     if len(units) > 1 and row.kind != "measured":
-        note = f"{note}; unit {chosen}" if note else f"unit {chosen}"
+        note = f"{note}; block {chosen}" if note else f"block {chosen}"
     return Comparison(id, outcome, unit.here, unit.control, unit.difference, note)
 
 

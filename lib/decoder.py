@@ -6,6 +6,8 @@ weight.
 """
 
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -67,7 +69,10 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: DecoderConfig, layer_idx: int):
         super().__init__()
-        norm = lambda: LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+        def norm():
+            return LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
         self.input_layernorm, self.self_attn = norm(), LlamaAttention(config, layer_idx)
         width, kind = config.intermediate_sizes[layer_idx], config.ffn_kinds[layer_idx]
         self.post_attention_layernorm = norm() if width else None
@@ -97,12 +102,20 @@ AutoConfig.register(DecoderConfig.model_type, DecoderConfig)
 AutoModelForCausalLM.register(DecoderConfig, Decoder)
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What decoders of one experiment share, whatever the widths of their FFNs."""
+
+    d: int
+    heads: int
+    vocab: int
+    n_ctx: int
+
+
 def build_decoder(
-    widths: list[int],
-    d: int,
-    heads: int,
-    vocab: int,
-    n_ctx: int,
+    widths: Sequence[int],
+    shape: Shape,
+    *,
     start: str = "zero",
     seed: int = 42,
     kinds: list[str] | None = None,
@@ -117,14 +130,14 @@ def build_decoder(
     if start not in STARTS:
         raise unknown("start", start, STARTS)
     config = DecoderConfig(
-        vocab_size=vocab,
-        hidden_size=d,
+        vocab_size=shape.vocab,
+        hidden_size=shape.d,
         intermediate_size=max(widths),
         intermediate_sizes=list(widths),
         ffn_kinds=kinds,
         num_hidden_layers=len(widths),
-        num_attention_heads=heads,
-        max_position_embeddings=n_ctx,
+        num_attention_heads=shape.heads,
+        max_position_embeddings=shape.n_ctx,
         use_cache=False,
     )
     model = Decoder(config)

@@ -14,6 +14,7 @@ from lib.affine import AffineMap
 from lib.cache import step
 from lib.errors import InputError
 from lib.hooks import Rows
+from lib.moments import Moments
 from lib.probes import PolyLinear
 
 BATCH = 256
@@ -89,6 +90,18 @@ def descend(
     return Descent(rate, np.array(marks), np.array(held_out), np.stack(error), trained)
 
 
+@step(version=1)
+def closed_form(rows: Rows, block: int) -> Descent:
+    """Exact least squares on the rows that `descend` trains on, in the form of its result."""
+    x, y, x_test, y_test = rows[block]
+    cut = len(x) - len(x) // 5
+    affine = Moments.of(x[:cut], y[:cut]).fit()
+    affine = AffineMap(affine.weight.float(), affine.bias.float())
+    held_out = (affine(x[cut:]) - y[cut:]).square().sum(1).mean()
+    error = (affine(x_test) - y_test).double().square().sum((1, 2)).numpy()
+    return Descent(np.nan, np.array([0]), held_out.numpy()[None], error[None], affine)
+
+
 def _fresh(kind: str, d: int, seed: int) -> nn.Module:
     """A linear or a poly layer with random weights."""
     if kind == "poly":
@@ -99,13 +112,14 @@ def _fresh(kind: str, d: int, seed: int) -> nn.Module:
 
 
 def _whitening(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean [d] and the matrix [d, r] that gives x - mean unit covariance, in the directions that
-    vary."""
+    """Mean [d] and the matrix [d, d] that makes the covariance of x - mean a multiple of the
+    identity, in the directions that vary; the total variance stays, so only the conditioning
+    changes."""
     mean = x.double().mean(0)
     values, directions = torch.linalg.eigh((x.double() - mean).T @ (x.double() - mean) / len(x))
     keep = values > torch.finfo(values.dtype).eps * len(values) * values[-1]
-    scaled = directions[:, keep] * values[keep].rsqrt()
-    return mean.float(), (scaled @ directions[:, keep].T).float()  # [d], [d, d]
+    scale = (values[keep].mean() / values[keep]).sqrt()
+    return mean.float(), ((directions[:, keep] * scale) @ directions[:, keep].T).float()
 
 
 def search_rate(

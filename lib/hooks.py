@@ -130,7 +130,9 @@ def block_pass(
         seen["out"] = out[0] if isinstance(out, tuple) else out
         raise _Enough
 
-    keep = lambda _, x, y: seen.update(x=x, y=y)
+    def keep(_, x: torch.Tensor, y: torch.Tensor) -> None:
+        seen.update(x=x, y=y)
+
     handle = get_block(subject, index).layer.register_forward_hook(leave)
     try:
         watched = record(subject, keep, blocks=[index])
@@ -208,7 +210,10 @@ def capture_residual(
     """The residual stream that enters each of `blocks`: {block: [n, seq_len, d_model]}, on the
     CPU."""
     kept = {i: [] for i in blocks}
-    keep = lambda i, h: kept[i].append(h.to("cpu", copy=True))
+
+    def keep(index: int, hidden: torch.Tensor) -> None:
+        kept[index].append(hidden.to("cpu", copy=True))
+
     forward(subject, windows, on_residual=keep, blocks=blocks, desc="residual streams")
     return {i: torch.cat(parts) for i, parts in kept.items()}
 
@@ -293,9 +298,12 @@ def resume(subject: Subject, start: int, hidden: torch.Tensor) -> Iterator[None]
     """
     get_block(subject, start)
     container, layers = find_layers(subject.model), [b.layer for b in subject.blocks]
-    first = lambda _, args, kwargs: (
-        ((hidden, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": hidden})
-    )
+
+    def first(_, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if args:
+            return (hidden, *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": hidden}
+
     handle = None
     try:
         if start == 0:  # no layer stands before it, so its own input is replaced

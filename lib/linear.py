@@ -6,7 +6,7 @@ nothing else; a repaired map is fitted on all other positions and keeps the FFN 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
 
@@ -20,7 +20,7 @@ from lib.errors import InputError
 from lib.hooks import forward
 from lib.model import Subject
 from lib.moments import BlockSample, Moments, collect, join
-from lib.stats import Interval, interval, intervals, sums
+from lib.stats import Interval, intervals, sums
 from lib.text import Windows
 
 MASSIVE = 20.0
@@ -169,18 +169,37 @@ class Scores:
         error, total = self._sums(name)
         return intervals(error, total, of=lambda left: 1 - left, joint=joint)
 
-    def median_r2(self, name: str = "plain") -> Callable[[np.ndarray], np.ndarray]:
-        """The median block's R² as a statistic of weights [draws, documents]."""
+    def value(self, name: str = "plain") -> np.ndarray:
+        """Held-out R² of each block, [blocks]."""
         error, total = self._sums(name)
-        return lambda w: np.median(1 - (w @ error.T) / (w @ total.T), axis=1)
+        return 1 - error.sum(1) / total.sum(1)
 
-    def statistic(
-        self, f: Callable[[np.ndarray], np.ndarray], name: str = "plain", level: float = 0.95
-    ) -> Interval:
-        """f of the profile, R² [draws, blocks] -> [draws], with its interval over documents."""
+    @property
+    def documents(self) -> np.ndarray:
+        """[documents]: their numbers, for statistics of sums by document."""
+        return np.unique(self.document)
+
+    def on_profile(
+        self, f: Callable[[np.ndarray], np.ndarray], name: str = "plain"
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """f of the profile (R² [draws, blocks] -> [draws]) as a statistic of weights [draws,
+        documents], for lib.stats.interval and paired."""
         error, total = self._sums(name)
-        documents = np.arange(error.shape[1])
-        return interval(lambda w: f(1 - (w @ error.T) / (w @ total.T)), documents, level)
+        return lambda w: f(1 - (w @ error.T) / (w @ total.T))
+
+    def of_windows(self, rows: np.ndarray) -> "Scores":
+        """The scores of some of the windows; spreads stay about the means of all."""
+        return replace(
+            self,
+            error={name: values[:, rows] for name, values in self.error.items()},
+            feature_total=self.feature_total[:, rows],
+            total_scalar=self.total_scalar[:, rows],
+            total_bulk=self.total_bulk[:, rows],
+            norm=self.norm[:, rows],
+            massive=self.massive[:, rows],
+            predicted_massive=self.predicted_massive[:, rows],
+            document=self.document[rows],
+        )
 
     def _sums(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Error and spread by block and document, each [blocks, documents]."""

@@ -18,7 +18,7 @@ from lib.cache import step
 from lib.errors import InputError, unknown
 from lib.swap import next_token_losses
 from lib.text import Windows
-from lib.train import train
+from lib.train import Recipe, train
 
 LINEAR = ("linear", "direct", "last token", "noise", "convolutions", "modules", "pairs")
 KINDS = (*LINEAR, "relu", "conv-gelu-conv", "ffn", "ffn, linear", "llama")
@@ -41,7 +41,10 @@ class Mixer(nn.Module):
         if kind not in KINDS[:-1]:
             raise unknown("kind of mixer", kind, KINDS[:-1])
         self.kind, self.n_ctx, n_mixings = kind, n_ctx, layers
-        matrix = lambda rows, columns: nn.Parameter(torch.randn(rows, columns) * columns**-0.5)
+
+        def matrix(rows, columns):
+            return nn.Parameter(torch.randn(rows, columns) * columns**-0.5)
+
         w, h = (lambda: nn.Parameter(torch.randn(width, vocab) * width**-0.5)), (vocab, width)
         if kind == "direct":
             maps, n_mixings = [matrix(vocab, vocab)], 1
@@ -57,7 +60,10 @@ class Mixer(nn.Module):
                 "ffn, linear": layers,
             }.get(kind, 1)
         self.maps = nn.ParameterList(maps)
-        noise = lambda: 0.02 * torch.randn(n_ctx, n_ctx).tril()
+
+        def noise():
+            return 0.02 * torch.randn(n_ctx, n_ctx).tril()
+
         start = torch.zeros(n_ctx, n_ctx) if kind == "noise" else torch.eye(n_ctx)
         self.c = nn.ParameterList(start + noise() for _ in range(n_mixings))
         if kind == "last token":
@@ -65,7 +71,10 @@ class Mixer(nn.Module):
         if kind.startswith("ffn"):
             act, norm = (nn.GELU, nn.LayerNorm) if kind == "ffn" else (nn.Identity, nn.Identity)
             self.norms = nn.ModuleList(norm(width) for _ in range(2 * layers + 1))
-            ffn = lambda: (nn.Linear(width, 4 * width), act(), nn.Linear(4 * width, width))
+
+            def ffn():
+                return (nn.Linear(width, 4 * width), act(), nn.Linear(4 * width, width))
+
             self.ffns = nn.ModuleList(nn.Sequential(*ffn()) for _ in range(layers))
 
     @property
@@ -76,7 +85,10 @@ class Mixer(nn.Module):
         """(Q [vocab, vocab], c [n_ctx, n_ctx]) of every term of a fully linear mixer: one, but for
         "pairs"."""
         maps, c = list(self.maps), [c.tril() for c in self.c]
-        product = lambda matrices: functools.reduce(lambda done, m: m @ done, matrices)
+
+        def product(matrices):
+            return functools.reduce(lambda done, m: m @ done, matrices)
+
         if self.kind == "pairs":
             return [(h @ w, c_k) for w, h, c_k in zip(maps[::2], maps[1::2], c, strict=True)]
         return [(product(maps), product(c))]
@@ -85,7 +97,10 @@ class Mixer(nn.Module):
         n = tokens.shape[1]
         if n > self.n_ctx:
             raise InputError(f"{n} tokens exceed this mixer's context of {self.n_ctx}: give fewer.")
-        mix = lambda c, x: c[:n, :n].tril() @ x
+
+        def mix(c, x):
+            return c[:n, :n].tril() @ x
+
         if self.kind in LINEAR:  # maps that compose cost no more than their product
             terms = [mix(c, embedding(tokens, q.T)) for q, c in self.pairs()]
             return CausalLMOutput(logits=sum(terms))
@@ -148,7 +163,8 @@ def fit_lm(
     torch.manual_seed(seed)
     model = build(kind, vocab, data.tokens.shape[1], width, layers)
     warmup = max(1, steps // 10)
-    losses = train(model, data, steps, batch, lr, warmup, weight_decay=0.0, seed=seed)
+    recipe = Recipe(steps, batch, lr, warmup, weight_decay=0.0, seed=seed)
+    losses = train(model, data, recipe)
     with torch.no_grad():
         parts = [next_token_losses(model(t).logits, t) for t in test.tokens.split(256)]
     state = {f"state.{k}": v for k, v in model.state_dict().items()}

@@ -65,6 +65,13 @@ def profile(
         ax.fill_between(x, *ends, color=colour, alpha=0.15, lw=0)
 
 
+def end_label(ax: plt.Axes, x: float, y: float, text: str, colour: str = SUBJECT) -> None:
+    """A line's name beside its last point, in its colour."""
+    ax.annotate(
+        text, (x, y), (6, 0), textcoords="offset points", color=colour, fontsize=10, va="center"
+    )
+
+
 def whiskers(
     ax: plt.Axes, x: Sequence, values: Sequence, label: str | None = None, look: int | None = None
 ) -> None:

@@ -1,86 +1,74 @@
 """Trained decoders and the set-up that the reports on allocation share (notebooks 17-21)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from lib.cache import cache_folder, step
-from lib.decoder import Decoder, build_decoder
+from lib.decoder import Decoder, Shape, build_decoder
 from lib.ngram import KneserNey
+from lib.runs import keep_rows, losses_by_half
 from lib.stats import over_seeds
 from lib.swap import next_token_losses
 from lib.text import Windows, cut_windows, load_corpus
-from lib.train import train, train_tokenizer
-
-
-def _decoder(widths, data: Windows, vocab: int, d, heads, start, seed, kinds) -> Decoder:
-    return build_decoder(widths, d, heads, vocab, data.tokens.shape[1], start, seed, kinds)
+from lib.train import Recipe, train, train_tokenizer
 
 
 @step(version=1)
 def trunk(
     marks: tuple[int, ...],
     widths: list[int],
+    shape: Shape,
     data: Windows,
-    vocab: int,
-    d: int,
-    heads: int,
-    lr: float,
-    batch: int,
-    warmup: int,
+    recipe: Recipe,
     start: str,
-    seed: int,
 ) -> dict:
     """The state (see lib.train) of a decoder after marks[-1] steps at a constant rate; it goes on
     from the trunk of the marks before, so that each piece is trained once."""
-    given = dict(d=d, heads=heads, lr=lr, batch=batch, warmup=warmup, start=start, seed=seed)
-    begin = trunk(marks[:-1], widths, data, vocab, **given) if len(marks) > 1 else None
-    model, found = _decoder(widths, data, vocab, d, heads, start, seed, None), {}
-    keep = lambda _, state: found.update(state())
-    how = dict(seed=seed, decay=0, look=keep, at=(marks[-1],), begin=begin)
-    train(model, data, marks[-1], batch, lr, warmup, **how)
-    return found
+    begin = trunk(marks[:-1], widths, shape, data, recipe, start) if len(marks) > 1 else None
+    model = build_decoder(widths, shape, start=start, seed=recipe.seed)
+    states: list[dict] = []
+
+    def keep(_, state: Callable[[], dict]) -> None:
+        states.append(state())
+
+    constant = replace(recipe, steps=marks[-1], decay=0)
+    train(model, data, constant, look=keep, at=(marks[-1],), begin=begin)
+    return states[-1]
 
 
 @step(version=1)
 def fit_decoder(
     widths: list[int],
+    shape: Shape,
     data: Windows,
     test: Windows,
-    vocab: int,
-    d: int,
-    heads: int,
-    lr: float,
-    steps: int,
-    batch: int = 16,
-    warmup: float = 0.1,
+    recipe: Recipe,
     start: str = "zero",
-    seed: int = 42,
-    decay: float | None = None,
     marks: tuple[int, ...] = (),
     kinds: list[str] | None = None,
 ) -> dict:
-    """Train a decoder with these widths (lib.train; `warmup` and `decay` are shares of the steps):
-    its losses on `test` ("test", [n, seq_len - 1]), the training loss of each step ("loss") and its
-    weights ("weight.…"). `marks`: branch from the `trunk` with these marks (WSD only)."""
-    given = locals()
-    model = _decoder(widths, data, vocab, d, heads, start, seed, kinds)
-    n_warmup = max(1, round(warmup * steps))
-    n_decay = None if decay is None else round(decay * steps)
+    """Train a decoder with these widths: its losses on `test` ("test", [n, seq_len - 1]), the
+    training loss of each step ("loss") and its weights ("weight.…"). `marks`: branch from the
+    `trunk` with these marks (WSD only)."""
+    model = build_decoder(widths, shape, start=start, seed=recipe.seed, kinds=kinds)
     begin, folder = None, None
     if marks:
-        n_warmup = max(1, round(warmup * marks[0]))
-        begin = trunk(marks, widths, data, vocab, d, heads, lr, batch, n_warmup, start, seed)
-    if steps > 2_000:  # long enough to be killed in
-        key = fit_decoder.recipe(**given)
+        begin = trunk(marks, widths, shape, data, recipe, start)
+    if recipe.steps > 2_000:  # long enough to be killed in
+        key = fit_decoder.recipe(widths, shape, data, test, recipe, start, marks, kinds)
         folder = cache_folder() / "training" / key if key else None
-    how = dict(seed=seed, decay=n_decay, begin=begin, checkpoints=folder)
-    losses = train(model, data, steps, batch, lr, n_warmup, **how)
+    losses = train(model, data, recipe, begin=begin, checkpoints=folder)
+    test_losses = read(model, test).numpy()
+    digest = fit_decoder.recipe(widths, shape, data, test, recipe, start, marks, kinds)
+    setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
+    row = dict(experiment="decoder", setting=setting, seed=recipe.seed, step=recipe.steps)
+    keep_rows("decoder", digest, losses_by_half(test_losses, test, **row))
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
-    return {"test": read(model, test).numpy(), "loss": np.array(losses, np.float32)} | weights
+    return {"test": test_losses, "loss": np.array(losses, np.float32)} | weights
 
 
 @torch.no_grad()
@@ -90,9 +78,9 @@ def read(model: Decoder, data: Windows) -> torch.Tensor:
     return torch.cat([next_token_losses(model(t).logits, t) for t in batches])
 
 
-def trained_decoder(found: dict, widths, vocab, n_ctx, d, heads, kinds=None) -> Decoder:
+def trained_decoder(found: dict, widths: list[int], shape: Shape, kinds=None) -> Decoder:
     """The model that `fit_decoder` trained."""
-    model = build_decoder(widths, d, heads, vocab, n_ctx, kinds=kinds)
+    model = build_decoder(widths, shape, kinds=kinds)
     state = {name: torch.as_tensor(found[f"weight.{name}"]) for name, _ in model.named_parameters()}
     model.load_state_dict(state)
     return model.requires_grad_(False).eval()
@@ -132,18 +120,36 @@ class Setup:
     def uniform(self) -> list[int]:
         return [self.d_ff] * self.n_layers
 
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.d, self.heads, self.vocab, self.n_ctx)
+
     def train(self, widths: list[int], seed: int, **changes) -> dict:
-        """`fit_decoder` of these widths by this recipe, or by one changed in `changes`. It reads
-        only as many windows as it has steps for, a random part of the text for each seed, and no
-        token twice."""
-        how = dict(d=self.d, heads=self.heads, lr=self.lr, steps=self.steps, batch=self.batch)
-        how |= dict(data=self.fit, test=self.test, warmup=self.warmup) | changes
-        return fit_decoder(widths, vocab=self.vocab, seed=seed, **how)
+        """`fit_decoder` of these widths by this recipe, or by one changed in `changes` (lr, steps,
+        batch, data; warmup and decay as shares of the steps; start, marks, kinds). It reads only as
+        many windows as it has steps for, a random part of the text for each seed, and no token
+        twice."""
+        usual = dict(lr=self.lr, steps=self.steps, batch=self.batch, warmup=self.warmup)
+        how = usual | dict(data=self.fit, decay=None, start="zero", marks=(), kinds=None) | changes
+        warmed = how["marks"][0] if how["marks"] else how["steps"]
+        recipe = Recipe(
+            how["steps"],
+            how["batch"],
+            how["lr"],
+            warmup=max(1, round(how["warmup"] * warmed)),
+            decay=None if how["decay"] is None else round(how["decay"] * how["steps"]),
+            seed=seed,
+        )
+        given = (how["start"], how["marks"], how["kinds"])
+        return fit_decoder(widths, self.shape, how["data"], self.test, recipe, *given)
 
     def losses(self, widths: list[int] | Callable, seeds: Sequence[int], **changes) -> np.ndarray:
         """Mean test loss of each seed in nats a token, [seeds]; `widths` may be a function of the
         seed."""
-        of = lambda seed: widths(seed) if callable(widths) else widths
+
+        def of(seed):
+            return widths(seed) if callable(widths) else widths
+
         bar = tqdm(seeds, desc="seeds", delay=2, leave=False)
         return np.array([self.train(of(s), s, **changes)["test"].mean() for s in bar])
 
@@ -154,7 +160,7 @@ class Setup:
     def model(self, widths: list[int], seed: int, **changes) -> Decoder:
         """The model that `train` trained."""
         found = self.train(widths, seed, **changes)
-        return trained_decoder(found, widths, self.vocab, self.n_ctx, self.d, self.heads)
+        return trained_decoder(found, widths, self.shape)
 
     def by_rate(self, rates: Sequence[float], seed: int, **changes) -> dict[float, float]:
         """Uniform's mean loss on `choose` at each learning rate."""
@@ -164,7 +170,10 @@ class Setup:
     def counted(self) -> dict[str, float]:
         """Test loss of an n-gram (Kneser-Ney) counted on as many tokens as a model reads."""
         read = self.fit[: self.steps * self.batch].tokens.numpy()
-        ngram = lambda k: KneserNey(read, self.vocab, k).losses(self.test.tokens.numpy())
+
+        def ngram(k):
+            return KneserNey(read, self.vocab, k).losses(self.test.tokens.numpy())
+
         return {name: float(ngram(k).mean()) for k, name in ((2, "bigram"), (3, "trigram"))}
 
     def passed(self, seeds: Sequence[int], **changes) -> bool:
@@ -191,7 +200,10 @@ def setup(run, corpus: str | None = None) -> Setup:
         (1280, 20, 4480, 1024, 50_257, 20_000, 288),  # Ikeda's 285M
     )
     tokenizer = train_tokenizer(fit, vocab)
-    cut = lambda part, name: cut_windows(part, tokenizer, n_ctx, run.seed, name)
+
+    def cut(part, name):
+        return cut_windows(part, tokenizer, n_ctx, run.seed, name)
+
     most = run.pick(64, 256, 1_024, 4_096)
     choose, test = cut(unseen[::2], "choose")[:most], cut(unseen[1::2], "test")[:most]
     lr, warmup = run.pick(*[(1.5e-2, 0.5)] * 3, (3e-4, 0.05))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import torch
 import transformers
@@ -20,7 +21,7 @@ from IPython.display import HTML, Image, Markdown, display, update_display
 from lib import plots
 from lib.cache import COST, whole
 from lib.claims import judge, ledger
-from lib.compare import Comparison, as_table, compare, from_table, in_words, markdown_table
+from lib.compare import as_table, compare, from_table, in_words, markdown_table
 from lib.errors import InputError, unknown
 from lib.model import Subject, check_model, tiny_models
 from lib.stats import Interval
@@ -134,9 +135,12 @@ class Run:
     ) -> tuple[Windows, Windows]:
         """(fit, test): this profile's sample of each part of a corpus, disjoint by document."""
         budget = PROFILES[self.profile]
-        cut = lambda part: cut_windows(
-            getattr(text, part), tokenizer, seq_len, self.seed, f"{text.name} ({part})"
-        )
+
+        def cut(part):
+            return cut_windows(
+                getattr(text, part), tokenizer, seq_len, self.seed, f"{text.name} ({part})"
+            )
+
         test = cut("test")
         most = budget["documents"] * budget["per_document"] * seq_len
         n = min(most, test.n_tokens)
@@ -156,7 +160,10 @@ class Run:
                 f"corpus {text.name!r} has one document to fit on, but maps and gates need some "
                 "each: give a longer text."
             )
-        third = lambda part, k: [d for i, d in enumerate(part) if (i % 3 == 0) == k]
+
+        def third(part, k):
+            return [d for i, d in enumerate(part) if (i % 3 == 0) == k]
+
         parts = []
         for documents, name in (
             (third(text.fit, False), "maps"), (third(text.fit, True), "gates"), (text.test, "test")
@@ -191,7 +198,7 @@ class Run:
         else:
             display(image)
 
-    def compare(self, id: str, here, control=None, difference=None) -> Comparison:
+    def compare(self, id: str, here, control=None, difference=None) -> None:
         """Judge a row of comparisons.csv (see lib.compare.compare) and show it in one line."""
         comparison = compare(id, here, control, difference)
         if comparison.row.notebook != self.notebook:
@@ -199,8 +206,17 @@ class Run:
                 f"comparison {id} belongs to {comparison.row.notebook}: judge it there."
             )
         self.comparisons.append(comparison)
-        display(Markdown(" · ".join(f"{k}: {v}" for k, v in comparison.cells.items())))
-        return comparison
+        said = {k: v for k, v in comparison.cells.items() if k != "the paper says"}
+        line = " · ".join(f"{name} {value}" for name, value in said.items())
+        display(Markdown(f"{comparison.cells['the paper says']} — {line}"))
+
+    def second_table(self, name: str) -> pd.DataFrame | None:
+        """A table of the second model's run of this notebook, where the committed page of the
+        default one is made and it has been run; else None."""
+        path = DATA / "results" / "study" / SECOND / self.notebook / f"{name}.csv"
+        if not self.renders or self.model == SECOND or not path.exists():
+            return None
+        return pd.read_csv(path)
 
     def _second_model(self) -> dict[str, str]:
         """{id: outcome} of the second model, for the committed page of the default one."""
@@ -310,13 +326,16 @@ def start(
 def _check_parameters() -> None:
     """Raise InputError if papermill injected a name that the notebook's own cells do not set."""
     cells = get_ipython().user_ns.get("In", []) if get_ipython() else []
-    names = lambda cell: {
-        t.id
-        for node in ast.parse(cell).body
-        if isinstance(node, ast.Assign)
-        for t in node.targets
-        if isinstance(t, ast.Name)
-    }
+
+    def names(cell: str) -> set[str]:
+        return {
+            t.id
+            for node in ast.parse(cell).body
+            if isinstance(node, ast.Assign)
+            for t in node.targets
+            if isinstance(t, ast.Name)
+        }
+
     known: set = set()
     for cell in cells:
         if cell.startswith("# Parameters"):
@@ -328,14 +347,16 @@ def _check_parameters() -> None:
 
 def show_table(table: pd.DataFrame, digits: int = 3) -> None:
     """A table as it should be read: without index, names in words, `digits` significant digits."""
-    words = lambda v: (
-        "" if isinstance(v, float) and v != v
-        else f"{v:,.0f}" if isinstance(v, float) and abs(v) >= 1000
-        else f"{v:.{digits}g}" if isinstance(v, float)
-        else str(v)
-    )  # fmt: skip
-    view = table.rename(columns=lambda c: str(c).replace("_", " ")).map(words)
-    display(HTML(view.to_html(index=False, border=0, escape=False)))
+
+    def in_a_cell(value) -> str:
+        if not isinstance(value, float):
+            return str(value)
+        if np.isnan(value):
+            return ""
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+
+    named = table.rename(columns=lambda column: str(column).replace("_", " "))
+    display(HTML(named.map(in_a_cell).to_html(index=False, border=0, escape=False)))
 
 
 def beside(printed: pd.DataFrame, measured: pd.DataFrame, on: list[str]) -> pd.DataFrame:

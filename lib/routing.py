@@ -158,10 +158,13 @@ def price(
             parts[name].append(_routed(subject, chunk, here, original))
             bar.update(len(chunk))
     bar.close()
-    join = lambda name: {
-        k: np.concatenate([p[k] for p in parts[name]], 1 if k == "linear" else 0)
-        for k in parts[name][0]
-    }
+
+    def join(name):
+        return {
+            k: np.concatenate([p[k] for p in parts[name]], 1 if k == "linear" else 0)
+            for k in parts[name][0]
+        }
+
     return {name: Priced(join(name), np.concatenate(base), windows.document) for name in models}
 
 

@@ -1,4 +1,4 @@
-"""The command line behind `make report`, `make notebook` and `make render`.
+"""The command line behind `make report`, `make notebook`, `make render` and `make train`.
 
     PROFILE=laptop MODEL=gpt2 N=01-03 python -m lib.series report
 
@@ -89,7 +89,10 @@ def one(path: str, parameters: dict) -> None:
     target, name, began = ROOT / "runs" / f"{path}.ipynb", Path(path).name, time.time()
     part = target.with_name(f".{name}.part.ipynb")
     target.parent.mkdir(parents=True, exist_ok=True)
-    tell = lambda what: print(f"{time.strftime('%H:%M:%S')}  {path}  {what}", flush=True)
+
+    def tell(what: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')}  {path}  {what}", flush=True)
+
     tell("started")
     try:
         execute(NOTEBOOKS / f"{name}.ipynb", part, parameters)
@@ -145,26 +148,61 @@ def write_index(folder: Path) -> None:
     os.replace(part, folder / "index.html")
 
 
-def render(names: list[str], profile: str = "") -> None:
-    """Execute committed notebooks in place, at their own profile (`study`): the only writer of
-    figures/ and data/results."""
+def render(names: list[str], config: dict) -> None:
+    """Execute committed notebooks, at their own profile (`study`): the only writer of figures/ and
+    data/results. On another model than the default the report goes into runs/ and only its tables
+    and comparisons into data/results; the committed page is then rendered again to show them."""
     import nbformat
 
+    from lib.report import PROFILES
+
     os.environ["NONLINEARITY_RENDER"] = "1"
+    model, profile = config.get("model", ""), config.get("profile", "")
+    given = {"profile": profile} if profile else {}
+    given |= {"model": model} if model else {}
+    elsewhere = bool(model) and model != PROFILES["study"]["model"]
+    folder = ROOT / "runs" / (f"render-{Path(model).name}" if elsewhere else "render")
+    folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         began, source = time.time(), NOTEBOOKS / f"{name}.ipynb"
-        part = ROOT / "runs" / f".{name}.part.ipynb"
-        part.parent.mkdir(exist_ok=True)
-        given = {"profile": profile} if profile else {}
+        part = folder / f".{name}.part.ipynb"
         execute(source, part, given)
         notebook = nbformat.read(part, 4)
         notebook.metadata.pop("papermill", None)
         for cell in notebook.cells:
             cell.metadata.pop("papermill", None)
             cell.metadata.pop("execution", None)
+        # What papermill injected is no part of the committed notebook.
+        notebook.cells = [
+            c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])
+        ]
         nbformat.write(notebook, part)
-        os.replace(part, source)
+        os.replace(part, folder / f"{name}.ipynb" if elsewhere else source)
         print(f"{name}: {time.time() - began:.0f} s", flush=True)
+
+
+def train(names: list[str], config: dict) -> None:
+    """Run the trainings of some notebooks and nothing else: their cells up to the last one with the
+    tag `runs`. What is trained leaves its rows in data/runs, so a killed run goes on from there.
+    Raises InputError for a notebook without such a cell."""
+    import nbformat
+
+    os.environ["NONLINEARITY_TRAIN"] = "1"
+    given = {k: config[k] for k in ("profile", "model", "corpus") if k in config}
+    for name in names:
+        notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4)
+        tagged = [k for k, c in enumerate(notebook.cells) if "runs" in c.metadata.get("tags", [])]
+        if not tagged:
+            raise InputError(
+                f"notebook {name} trains nothing under `make train`: it has no cell with the tag "
+                f"runs; use make render N={name[:2]}."
+            )
+        notebook.cells = notebook.cells[: tagged[-1] + 1]
+        source = ROOT / "runs" / "train" / f"{name}.ipynb"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, source)
+        execute(source, source, given)
+        print(f"{name}: trained", flush=True)
 
 
 def die_with_parent() -> None:
@@ -182,8 +220,13 @@ def main() -> None:
     config |= {"number": os.environ["N"]} if os.environ.get("N") else {}
     if what == "notebook" and "number" not in config:
         raise InputError("no notebook was named: give for example make notebook N=01.")
-    if what == "render":
-        return render(notebooks(config.get("number", ""), config.get("paper", "")))
+    if what in ("render", "train"):
+        from lib.model import check_model
+
+        if "model" in config:
+            check_model(config["model"])
+        run = {"render": render, "train": train}[what]
+        return run(notebooks(config.get("number", ""), config.get("paper", "")), config)
     runs = plan(config)
     folder = ROOT / "runs" / next(iter(runs)).partition("/")[0]
     jobs = os.environ.get("JOBS") or str(os.cpu_count() or 1)

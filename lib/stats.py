@@ -22,6 +22,10 @@ class Interval(NamedTuple):
         """The interval of an increasing function of the value."""
         return Interval(*map(f, self))
 
+    def map_falling(self, f: Callable[[float], float]) -> "Interval":
+        """The interval of a decreasing function of the value."""
+        return Interval(f(self.value), f(self.high), f(self.low))
+
 
 def interval(
     stat: "Statistic",
@@ -136,13 +140,19 @@ def carried_over(
     models; t-interval over seeds. The null deals the models anew within each target seed. nan where
     the reference shows no differences itself (F-test, p > 0.05).
     """
-    centred = lambda v: v - v.mean(1, keepdims=True)
+
+    def centred(v):
+        return v - v.mean(1, keepdims=True)
+
     target, reference = centred(np.asarray(target)), centred(np.asarray(reference))
     n, m = reference.shape
     between = n * (reference.mean(0) ** 2).sum() / (m - 1)
     within = ((reference - reference.mean(0)) ** 2).sum() / ((n - 1) * (m - 1))
     others = np.stack([np.delete(reference, k, 0).mean(0) for k in range(len(target))])
-    slopes = lambda rows: (rows * others).sum(1) / (others**2).sum(1)
+
+    def slopes(rows):
+        return (rows * others).sum(1) / (others**2).sum(1)
+
     rng = np.random.default_rng(42)
     dealt = [slopes(rng.permuted(target, axis=1)).mean() for _ in range(n_draws)]
     null = Interval(float(np.mean(dealt)), *map(float, np.quantile(dealt, [0.025, 0.975])))

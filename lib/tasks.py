@@ -86,7 +86,10 @@ def facts(n: int, n_answers: int = 100, seed: int = 42) -> list[tuple[str, str]]
 def told(known: Sequence[tuple[str, str]], times: int, seed: int = 42) -> list[str]:
     """Documents that tell every fact `times` times, each time in another order."""
     rng = np.random.default_rng(seed)
-    tell = lambda order: "".join(f"{known[i][0]}{known[i][1]}.\n" for i in order)
+
+    def tell(order):
+        return "".join(f"{known[i][0]}{known[i][1]}.\n" for i in order)
+
     return [tell(rng.permutation(len(known))) for _ in range(times)]
 
 

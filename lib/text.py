@@ -306,9 +306,14 @@ def start_token(tokenizer) -> int | None:
 
 
 def cut_windows(
-    documents: Sequence[str], tokenizer, seq_len: int, seed: int = 42, name: str = "this corpus"
+    documents: Sequence[str],
+    tokenizer,
+    seq_len: int,
+    seed: int | None = 42,
+    name: str = "this corpus",
 ) -> Windows:
-    """Cut every document into windows of `seq_len` tokens and permute them by `seed`.
+    """Cut every document into windows of `seq_len` tokens and permute them by `seed`; None leaves
+    them in their order.
 
     Where the tokenizer by itself puts a start token in front of a text, every window begins with
     it, and seq_len - 1 tokens of the document follow. What is left of a document after its last
@@ -331,5 +336,8 @@ def cut_windows(
     tokens = torch.cat(rows)
     if start is not None:
         tokens = torch.nn.functional.pad(tokens, (1, 0), value=start)  # [n, seq_len]
+    document = np.repeat(np.arange(len(rows)), sizes)
+    if seed is None:
+        return Windows(tokens, document, name)
     order = np.random.default_rng(seed).permutation(sum(sizes))
-    return Windows(tokens[order], np.repeat(np.arange(len(rows)), sizes)[order], name)
+    return Windows(tokens[order], document[order], name)

@@ -70,7 +70,10 @@ def token_and_context(
     embedded = capture_residual(subject, windows, [0])[0]
     found: dict = {b: ([], []) for b in blocks}
     seen: dict = {}
-    keep = lambda b: lambda norm, args, x: seen.update({b: (norm, args[0], x)})
+
+    def keep(b):
+        return lambda norm, args, x: seen.update({b: (norm, args[0], x)})
+
     handles = [norm.register_forward_hook(keep(b)) for b, norm in norms.items()]
     try:
         for start in range(0, len(windows), batch):

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,26 +28,38 @@ def train_tokenizer(documents: list[str], vocab_size: int = 4096) -> PreTrainedT
     return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token=end, bos_token=end)
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: AdamW, a linear warm-up, then cosine to a tenth of the peak rate, or,
+    with `decay`, the peak until the last `decay` steps, which go to 0 (WSD)."""
+
+    steps: int = 1500
+    batch: int = 16
+    """windows a step"""
+    lr: float = 2e-3
+    warmup: int = 100
+    """steps"""
+    decay: int | None = None
+    """steps"""
+    weight_decay: float = 0.1
+    """on matrices"""
+    seed: int = 42
+    """of the order of the windows"""
+
+
 def train(
     model: PreTrainedModel,
     data: Windows,
-    steps: int = 1500,
-    batch: int = 16,
-    lr: float = 2e-3,
-    warmup: int = 100,
-    weight_decay: float = 0.1,
-    seed: int = 42,
-    decay: int | None = None,
+    recipe: Recipe,
+    *,
     look: Callable[[int, Callable[[], State]], None] | None = None,
     at: Collection[int] = (),
     begin: State | None = None,
     checkpoints: Path | None = None,
     every: int = 500,
 ) -> list[float]:
-    """Train `model` in place by AdamW on `batch` windows a step: a linear warm-up, then cosine to a
-    tenth of the peak rate, or, with `decay`, the peak until the last `decay` steps, which go to 0
-    (WSD). No window is read again before all others are. Same seed, same machine, same weights.
-    Returns each step's loss in nats.
+    """Train `model` in place and return each step's loss in nats. No window is read again before
+    all others are. Same seed, same machine, same weights.
 
     `look(step, state)` is called before the first (0) and after each step in `at`, with the model
     in eval mode; it must not change it. `begin`: a `state()` of an earlier run to go on from, to
@@ -59,45 +72,51 @@ def train(
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [
-        {"params": matrices, "weight_decay": weight_decay},
+        {"params": matrices, "weight_decay": recipe.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    plain = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
+    plain = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.95), fused=True)
     kind, options = "cosine_with_min_lr", {"min_lr_rate": 0.1}
-    if decay is not None:
-        kind, options = "warmup_stable_decay", {"num_decay_steps": decay, "decay_type": "linear"}
-    schedule = get_scheduler(kind, plain, warmup, steps, scheduler_specific_kwargs=options)
+    if recipe.decay is not None:
+        kind = "warmup_stable_decay"
+        options = {"num_decay_steps": recipe.decay, "decay_type": "linear"}
+    schedule = get_scheduler(
+        kind, plain, recipe.warmup, recipe.steps, scheduler_specific_kwargs=options
+    )
     rate = schedule.lr_lambdas[0]  # of the peak, at a step
     wrapped, optimizer = accelerator.prepare(model, plain)
     begin = _newest(checkpoints) or begin
     losses = _restore(begin, model, plain) if begin else []
-    generator, n_epochs = torch.Generator().manual_seed(seed), -(-steps * batch // len(data))
+    # Every window once, then all again in another order, as long as there are steps.
+    generator = torch.Generator().manual_seed(recipe.seed)
+    n_epochs = -(-recipe.steps * recipe.batch // len(data))
     order = torch.cat([torch.randperm(len(data), generator=generator) for _ in range(n_epochs)])
     share = slice(accelerator.process_index, None, accelerator.num_processes)
-    bar = tqdm(range(len(losses), steps + 1), desc="training", delay=2, leave=False)
+    bar = tqdm(range(len(losses), recipe.steps + 1), desc="training", delay=2, leave=False)
     for step in bar:
         if look and step in at:
             model.eval()
             look(step, lambda: _state(model, plain, losses))
-        if step == steps:
+        if step == recipe.steps:
             break
         if checkpoints and step % every == 0 and step and accelerator.is_main_process:
             with whole(checkpoints / f"{step:08d}.safetensors") as part:
                 save_file(_state(model, plain, losses), part)
         wrapped.train()
-        chosen = order[step * batch : (step + 1) * batch][share]
+        chosen = order[step * recipe.batch : (step + 1) * recipe.batch][share]
         tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
         logits = wrapped(tokens, use_cache=False).logits[:, :-1]
         loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
         for group in plain.param_groups:
-            group["lr"] = lr * rate(step)
+            group["lr"] = recipe.lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(wrapped.parameters(), 1.0)
         optimizer.step()
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
         if step % 20 == 0:
-            speed = f"{(bar.format_dict['rate'] or 0) * batch * data.tokens.shape[1]:,.0f}"
+            tokens_a_step = recipe.batch * data.tokens.shape[1]
+            speed = f"{(bar.format_dict['rate'] or 0) * tokens_a_step:,.0f}"
             bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_second=speed, refresh=False)
     model.eval()
     if checkpoints and accelerator.is_main_process:

@@ -14,6 +14,7 @@ PUBLISHED = HERE.parent / "data/published"
 RESULTS = HERE.parent / "data/results/study"
 FIGURES = HERE.parent / "figures"
 sys.path.insert(0, str(HERE.parent))
+from lib.compare import MARKS  # noqa: E402
 
 project = html_title = "The Nonlinearity Budget"
 author = "The Nonlinearity Budget contributors"
@@ -74,16 +75,6 @@ PAPERS = [
     Paper("25", "28", "Badger, Linear Language Models", "https://blbadger.github.io"),
     Paper("29", "31", "Questions of our own", ""),
 ]  # fmt: skip
-SIGNS = {
-    "reproduced": "✔",
-    "found": "✔",
-    "reversed": "✘",
-    "not found": "✘",
-    "exceeded": "✘",
-    "undecided": "?",
-}
-
-
 # The front page: a card for each report, with its question, its answer and its main figure.
 
 
@@ -209,8 +200,7 @@ def number(value: float) -> str:
 
 def outcome(row) -> str:
     """What a comparison came to on one model: ✔ reproduced, 0.61 [0.57, 0.65]."""
-    sign = SIGNS.get(row.outcome, "")
-    words = f"{sign} {row.outcome}, {number(row.value)}".strip()
+    words = f"{MARKS[row.outcome]} {row.outcome}, {number(row.value)}"
     if pd.isna(row.low) or pd.isna(row.high):
         return words
     return f"{words} [{number(row.low)}, {number(row.high)}]"
@@ -246,7 +236,7 @@ def comparisons() -> pd.DataFrame:
 
 
 def older_claims(converted: set[str]) -> pd.DataFrame:
-    """The claims of the notebooks that have no rows among the comparisons, with their verdicts."""
+    """The claims of the notebooks that have no committed comparisons yet, with their verdicts."""
     ledger = pd.read_csv(PUBLISHED / "claims.csv", dtype=str, keep_default_na=False)
     ledger = ledger[~ledger.notebook.isin(converted)]
     ledger["section"] = ledger.paper.str.title() + " " + ledger.section
@@ -285,7 +275,8 @@ def write_scorecard(app) -> None:
     from itables.javascript import generate_init_offline_itables_html, opt
 
     new = comparisons()
-    old = older_claims(converted=set(new.notebook))
+    results = RESULTS.glob("*/*/comparisons.csv")
+    old = older_claims(converted={path.parent.name for path in results})
     parts = ["---\nhtml_theme.sidebar_secondary.remove: true\n---\n", "# Scorecard\n"]
     if len(new):
         parts += [ABOUT_COMPARISONS, interactive(new)]

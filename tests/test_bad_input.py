@@ -89,7 +89,10 @@ def test_unknown_profile_and_seed(refused):
 
 def test_misspelt_papermill_parameter(refused, monkeypatch):
     cells = ["", "profile = 'laptop'\nmodel = None", "# Parameters\nmodle = 'gpt2'\n"]
-    shell = lambda cells: SimpleNamespace(user_ns={"In": cells})
+
+    def shell(cells):
+        return SimpleNamespace(user_ns={"In": cells})
+
     monkeypatch.setattr(lib.report, "get_ipython", lambda: shell(cells))
     with refused("modle", "did you mean 'model'"):
         start("01_x", "smoke", None, None)
@@ -266,7 +269,9 @@ def test_texts_that_are_no_corpus(refused, tmp_path, subject):
 
 
 def test_windows_that_the_model_cannot_read(refused, subject):
-    windows = lambda *shape, fill=1: Windows(torch.full(shape, fill), np.zeros(shape[0]), "w")
+    def windows(*shape, fill=1):
+        return Windows(torch.full(shape, fill), np.zeros(shape[0]), "w")
+
     with refused("257", "256"):
         check_windows(subject, windows(1, 257))
     with refused("token 4096", "vocabulary"):

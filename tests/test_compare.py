@@ -99,7 +99,7 @@ def test_some_asks_for_one_block_and_every_for_all():
         return compare(id, list(differences), zeros, list(differences))
 
     assert judged("some", no, yes, open_).outcome == "reproduced"
-    assert "unit 1" in judged("some", no, yes, open_).note
+    assert "block 1" in judged("some", no, yes, open_).note
     assert judged("some", no, open_).outcome == "undecided"
     assert judged("every", yes, yes).outcome == "reproduced"
     assert judged("every", yes, open_).outcome == "undecided"

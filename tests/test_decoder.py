@@ -1,5 +1,7 @@
 """The decoder with its own widths, and the trainer: identities, counts, resuming, two processes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lib.allocation import placement, taper
-from lib.decoder import build_decoder, count_params, flops_per_token
+from lib.decoder import Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
 from lib.pretraining import Setup, fit_decoder, trunk
 from lib.text import Windows
-from lib.train import train
+from lib.train import Recipe, train
 
 WIDTHS = [
     [24] * 4,
@@ -22,6 +24,9 @@ WIDTHS = [
 ]
 
 
+SHAPE = Shape(d=16, heads=2, vocab=11, n_ctx=16)
+
+
 @pytest.fixture
 def data():
     steps = np.random.default_rng(0).choice([1, 1, 1, 2], (120, 16)).cumsum(1) % 11
@@ -29,7 +34,7 @@ def data():
 
 
 def small(widths=(24, 24, 24, 24), **how):
-    return build_decoder(list(widths), 16, 2, 11, 16, **how)
+    return build_decoder(list(widths), SHAPE, **how)
 
 
 def shaken(model):
@@ -71,7 +76,10 @@ def test_a_removed_ffn_has_no_parameters_and_linear_ones_no_gate():
             [0, 48, 48, 0], kinds=["swiglu", "linear", "swiglu", "swiglu"]
         ).named_parameters()
     ]
-    of = lambda k: {n for n in names if n.startswith(f"model.layers.{k}.") and "attn" not in n}
+
+    def of(k):
+        return {n for n in names if n.startswith(f"model.layers.{k}.") and "attn" not in n}
+
     assert of(0) == {"model.layers.0.input_layernorm.weight"}
     assert not any("gate" in n for n in of(1)) and any("gate" in n for n in of(2))
 
@@ -109,14 +117,14 @@ def test_models_of_one_seed_share_what_they_have_in_common():
 
 
 def test_a_branch_is_a_straight_run_to_the_bit(data):
-    given = ([24, 24], data, data[:20], 11, 16, 2, 1e-2)
-    how = dict(batch=4, decay=0.25, warmup=0.25)
-    straight = fit_decoder(*given, 16, batch=4, decay=0.25, warmup=3 / 16)
-    branch = fit_decoder(*given, 16, marks=(6, 12), warmup=0.5, batch=4, decay=0.25)
+    given = ([24, 24], SHAPE, data, data[:20])
+    wsd = Recipe(16, batch=4, lr=1e-2, warmup=3, decay=4)
+    straight, branch = fit_decoder(*given, wsd), fit_decoder(*given, wsd, marks=(6, 12))
     for name in straight:
         assert np.array_equal(straight[name], branch[name]), name
-    assert trunk.recipe((6, 12), *given[:2], 11, 16, 2, 1e-2, 4, 3, "zero", 42)
-    assert not np.array_equal(straight["test"], fit_decoder(*given, 16, **how)["test"])
+    assert trunk.recipe((6, 12), *given[:3], wsd, "zero")
+    longer_warmup = fit_decoder(*given, replace(wsd, warmup=4))
+    assert not np.array_equal(straight["test"], longer_warmup["test"])
 
 
 def test_a_killed_training_resumes_to_the_bit(data, tmp_path):
@@ -126,18 +134,18 @@ def test_a_killed_training_resumes_to_the_bit(data, tmp_path):
     def kill(step, state):
         raise Killed
 
-    how = dict(steps=30, batch=4, lr=1e-2, warmup=3)
+    how = Recipe(30, batch=4, lr=1e-2, warmup=3)
     straight = small()
-    losses = train(straight, data, **how)
+    losses = train(straight, data, how)
     for cut_short in (False, True):
         with pytest.raises(Killed):
-            train(small(), data, look=kill, at=(23,), checkpoints=tmp_path / "c", every=5, **how)
+            train(small(), data, how, look=kill, at=(23,), checkpoints=tmp_path / "c", every=5)
         kept = sorted((tmp_path / "c").iterdir())
         assert [int(p.stem) for p in kept][-2:] == [15, 20]
         if cut_short:
             kept[-1].write_bytes(kept[-1].read_bytes()[:1_000])
         resumed = small(seed=7)
-        assert train(resumed, data, checkpoints=tmp_path / "c", every=5, **how) == losses
+        assert train(resumed, data, how, checkpoints=tmp_path / "c", every=5) == losses
         for a, b in zip(straight.parameters(), resumed.parameters(), strict=True):
             assert torch.equal(a, b)
         assert not (tmp_path / "c").exists()
@@ -145,14 +153,14 @@ def test_a_killed_training_resumes_to_the_bit(data, tmp_path):
 
 def _train_and_save(data, path):
     model = small()
-    train(model, data, steps=12, batch=8, lr=1e-2, warmup=3)
+    train(model, data, Recipe(12, batch=8, lr=1e-2, warmup=3))
     if torch.distributed.get_rank() == 0:
         model.save_pretrained(path)
 
 
 def test_two_processes_are_one(data, tmp_path):
     model = small()
-    train(model, data, steps=12, batch=8, lr=1e-2, warmup=3)
+    train(model, data, Recipe(12, batch=8, lr=1e-2, warmup=3))
     debug_launcher(_train_and_save, (data, tmp_path), num_processes=2)
     other = AutoModelForCausalLM.from_pretrained(tmp_path)
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
@@ -175,13 +183,14 @@ def test_no_window_is_read_twice_before_all_are(data):
     numbered = Windows(
         torch.stack([torch.arange(120) % 11, torch.arange(120) // 11], 1), unlike.document, "n"
     )
-    train(Watched(), numbered, steps=30, batch=8, lr=1e-3, warmup=3)
+    train(Watched(), numbered, Recipe(30, batch=8, lr=1e-3, warmup=3))
     assert len({*seen[:120]}) == 120 and {*seen[120:240]} == {*seen[:120]}
 
 
 def test_a_setup_judges_only_what_has_passed_a_bigram(data, capsys):
     class Eleven:  # the part of a tokenizer that a set-up asks for
-        __len__ = lambda self: 11
+        def __len__(self):
+            return 11
 
     shape = dict(d=16, heads=2, d_ff=24, steps=40, n_layers=2, batch=2)
     lab = Setup(data[:100], data[100:], data[100:], [], Eleven(), **shape)
@@ -194,10 +203,10 @@ def test_a_setup_judges_only_what_has_passed_a_bigram(data, capsys):
 
 def test_bad_widths_are_refused():
     with pytest.raises(InputError, match="give one a layer"):
-        build_decoder([8, 8], 16, 2, 11, 16, kinds=["swiglu"])
+        build_decoder([8, 8], SHAPE, kinds=["swiglu"])
     with pytest.raises(InputError, match="cannot be -8 wide"):
-        build_decoder([8, -8], 16, 2, 11, 16)
+        build_decoder([8, -8], SHAPE)
     with pytest.raises(InputError, match="unknown kind of FFN 'glu'"):
-        build_decoder([8], 16, 2, 11, 16, kinds=["glu"])
+        build_decoder([8], SHAPE, kinds=["glu"])
     with pytest.raises(InputError, match="unknown start 'ones'"):
         small(start="ones")

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from torch import nn
 from lib.affine import AffineMap
 from lib.hooks import capture, capture_residual, forward, record, resume, swap
 from lib.model import load_subject
-from lib.swap import heal, losses, next_token_losses, sweep, trainable
+from lib.swap import batch_size, heal, losses, next_token_losses, sweep, trainable
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,9 @@ def test_a_subject_knows_its_parts(each_subject):
 
 
 def test_random_weights_are_seeded_and_untrained(subject):
-    weight = lambda s: s.model.get_input_embeddings().weight
+    def weight(s):
+        return s.model.get_input_embeddings().weight
+
     one, same, other = (load_subject("tiny-gpt2:random", seed=s) for s in (42, 42, 43))
     assert torch.equal(weight(one), weight(same)) and not torch.equal(weight(one), weight(other))
     assert not torch.equal(weight(one), weight(subject))
@@ -93,7 +96,10 @@ def test_resuming_at_any_block_is_the_plain_pass(each_subject, few):
 
 def test_all_is_put_back_after_an_exception(each_subject, few):
     before, h = state(each_subject), torch.zeros(4, few.tokens.shape[1], 128)
-    ignore = lambda *_: None
+
+    def ignore(*_):
+        return None
+
     zero = AffineMap(torch.zeros(128, 128), torch.zeros(128))
     for opened in (
         lambda: record(each_subject, ignore, ignore),
@@ -157,3 +163,28 @@ def test_healing_helps_a_broken_layer_and_touches_nothing_else(subject, fit, fit
         assert torch.equal(value, weights[name])
     again = heal(subject, fit, {(2, "zero"): zero}, steps=12, lr=1e-3)[2, "zero"]
     assert torch.equal(again.weight, healed[2, "zero"].weight)
+
+
+def test_losses_over_a_large_vocabulary_are_those_of_float64(generator):
+    logits = 5 * torch.randn(2, 4, 262_144, generator=generator)
+    tokens = torch.randint(262_144, (2, 4), generator=generator)
+    oracle = -logits.double().log_softmax(-1)[:, :-1].gather(2, tokens[:, 1:, None])[..., 0]
+    assert (next_token_losses(logits, tokens) - oracle).abs().max() < 2e-7
+
+
+def test_batches_of_a_large_vocabulary_are_small(subject, test):
+    assert batch_size(subject, test) == 16
+    wide = SimpleNamespace(
+        model=SimpleNamespace(
+            get_output_embeddings=lambda: SimpleNamespace(weight=torch.empty(262_144, 1))
+        )
+    )
+    long = replace(test, tokens=torch.zeros(8, 256, dtype=torch.long))
+    assert batch_size(wide, long) == 2  # half a gigabyte of logits
+
+
+def test_what_a_callback_returns_changes_nothing(subject, test):
+    tokens = test.tokens[:2]
+    usual = subject.model(tokens).logits
+    with record(subject, on_ffn=lambda b, x, y: torch.zeros_like(y)):
+        assert torch.equal(subject.model(tokens).logits, usual)

@@ -47,7 +47,9 @@ def test_poly_linear_is_its_formula(generator):
 
 @pytest.mark.parametrize("kind", [*FROZEN, *WHOLE])
 def test_candidates_are_seeded(kind):
-    state = lambda seed: torch.cat([p.flatten() for p in build(kind, 20, seed).parameters()])
+    def state(seed):
+        return torch.cat([p.flatten() for p in build(kind, 20, seed).parameters()])
+
     assert torch.equal(state(1), state(1)) and not torch.equal(state(1), state(2))
     assert build(kind, 20, 1)(torch.zeros(2, 3, 20)).shape == (2, 3, 20)
 
@@ -60,9 +62,15 @@ class Planted:
 
     def __init__(self):
         g = torch.Generator().manual_seed(3)
-        normal = lambda *shape: torch.randn(shape, generator=g)
+
+        def normal(*shape):
+            return torch.randn(shape, generator=g)
+
         weight, a, b, out = normal(8, 8), normal(8, 2), normal(8, 2), normal(2, 8)
-        y = lambda x: x @ weight + ((x @ a) * (x @ b)) @ out + 0.1 * normal(*x.shape)
+
+        def y(x):
+            return x @ weight + ((x @ a) * (x @ b)) @ out + 0.1 * normal(*x.shape)
+
         x, u = normal(4000, 8), normal(30, 40, 8)
         self.rows, self.affine = (x, y(x), u, y(u)), Moments.of(x, y(x)).fit()
         self.affine = AffineMap(self.affine.weight.float(), self.affine.bias.float())
@@ -101,9 +109,13 @@ def test_a_permuted_residual_gives_nothing(planted):
 
 
 def test_planted_targets_are_seen_by_their_own_kind(planted):
-    gain = lambda kind, target: (
-        fit_probe(planted, 0, planted.affine, kind, 300, target=target).gain(planted.document).value
-    )
+    def gain(kind, target):
+        return (
+            fit_probe(planted, 0, planted.affine, kind, 300, target=target)
+            .gain(planted.document)
+            .value
+        )
+
     assert gain("product", "planted_product") > 2 * max(gain("triple", "planted_product"), 0.01)
 
 

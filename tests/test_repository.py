@@ -84,7 +84,9 @@ def test_every_claim_is_judged_in_its_own_notebook():
 
 
 def test_every_dependency_is_pinned():
-    name = lambda line: re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
+    def name(line):
+        return re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
+
     lines = (ROOT / "constraints.txt").read_text().split()
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
     pinned = {name(line) for line in lines}

@@ -68,7 +68,10 @@ def test_marginal_costs_fall_with_the_score_and_keep_what_must_stay():
 def test_learned_errors_are_the_errors_and_their_routers_know_them(subject, fit, fits, errors):
     seen = {}
     for b in (0, 4):
-        hook = lambda _, args, y, b=b: seen.update({b: (args[0], y)})
+
+        def hook(_, args, y, b=b):
+            return seen.update({b: (args[0], y)})
+
         handle = subject.blocks[b].ffn.register_forward_hook(hook)
         subject.model(fit.tokens[:1])
         handle.remove()

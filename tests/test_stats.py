@@ -91,7 +91,10 @@ def test_over_seeds_is_students():
 def test_what_carries_over_is_told_from_what_does_not():
     rng = np.random.default_rng(0)
     models, seeds = np.array([0.0, 0.1, -0.2, 0.3]), rng.normal(size=(6, 1))
-    noise = lambda n: 0.02 * rng.normal(size=(n, 4))
+
+    def noise(n):
+        return 0.02 * rng.normal(size=(n, 4))
+
     reference = models + seeds + noise(6)
     found, null = carried_over(0.5 * models + seeds[:4] + noise(4), reference)
     assert found.low < 0.5 < found.high and found.high < 0.8
@@ -118,7 +121,10 @@ def test_rank_correlation_is_told_from_zero_at_036():
 RULES = {"more": "> 0.5", "less": "< 0.5", "within": "in -1 1", "some": "any > 0.5"}
 RULES |= {"every": "all > 0.5", "broken": "about 0.5"}
 nan = float("nan")
-sure = lambda value, half=0.1: Interval(value, value - half, value + half)
+
+
+def sure(value, half=0.1):
+    return Interval(value, value - half, value + half)
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from lib.decoder import build_decoder
+from lib.decoder import Shape, build_decoder
 from lib.errors import InputError
 from lib.model import load_subject
 from lib.tasks import LM, answer_words, facts, last_words, recall, told
 from lib.text import cut_windows, load_corpus
-from lib.train import train
+from lib.train import Recipe, train
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,8 @@ def learned(tokenizer):
     """Twelve facts, told often to a small decoder."""
     known = facts(12, 4)
     data = cut_windows(told(known, 200), tokenizer, 24)
-    model = build_decoder([64] * 2, 48, 2, len(tokenizer), 64)
-    train(model, data, 150, 16, 1e-2, 20)
+    model = build_decoder([64] * 2, Shape(48, 2, len(tokenizer), 64))
+    train(model, data, Recipe(150, 16, 1e-2, 20))
     return known, model
 
 
@@ -34,7 +34,7 @@ def test_told_facts_are_recalled_and_permuted_ones_are_not(tokenizer, learned):
     swapped = [(q, known[(i + 1) % 12][1]) for i, (q, _) in enumerate(known)]
     other = [known[i][1] != swapped[i][1] for i in range(12)]
     assert recall(lm, swapped)["first"][other].mean() < 0.5
-    untold = build_decoder([64] * 2, 48, 2, len(tokenizer), 64, start="llama")
+    untold = build_decoder([64] * 2, Shape(48, 2, len(tokenizer), 64), start="llama")
     assert recall(LM(untold, tokenizer), known)["first"].mean() < 0.3
 
 

@@ -17,7 +17,7 @@ from lib.cache import whole
 from lib.linear import fit_maps, score
 from lib.model import as_subject
 from lib.text import cut_windows, load_corpus
-from lib.train import train, train_tokenizer
+from lib.train import Recipe, train, train_tokenizer
 
 HERE = Path(__file__).parent
 # Llama's intermediate size gives its three matrices about the parameters of the others' two.
@@ -85,7 +85,7 @@ def make_fixture(name: str) -> None:
             profile.append({"step": step, "block": block, "r2_lin": round(r2.value, 4)})
         model.requires_grad_(True)
 
-    losses = train(model, data, seed=int(seed), look=look, at=LOOK)
+    losses = train(model, data, Recipe(seed=int(seed)), look=look, at=LOOK)
     with whole(HERE / name) as part:
         model.half().save_pretrained(part)
         tokenizer.save_pretrained(part)
