@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, workflow.basedir)
 from lib.errors import InputError
-from lib.series import plan
+from lib.series import inputs_of, plan
 
 workdir: workflow.basedir
 
@@ -34,6 +34,7 @@ for k, (path, given) in enumerate(RUNS.items()):
         input:
             f"notebooks/{path.split('/')[1]}.ipynb",
             LIB,
+            inputs_of(given),
         output:
             f"runs/{path}.ipynb",
         params:
@@ -45,4 +46,4 @@ for k, (path, given) in enumerate(RUNS.items()):
             mem_mb=8_000,
             runtime=480,
         shell:
-            "OMP_NUM_THREADS={threads} {PYTHON:q} -m lib.series one {params.path:q} {params.given:q}"
+            "exec env OMP_NUM_THREADS={threads} {PYTHON:q} -m lib.series one {params.path:q} {params.given:q}"

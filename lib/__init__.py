@@ -3,7 +3,7 @@
 text -> token windows -> model -> (x, y) of each FFN -> moments -> affine map -> swapped into the
 live model -> losses -> table -> figure, comparison, report. Imports only ever point up this list:
 
-    errors                          one exception for bad input
+    errors  files                   one exception for bad input; a file that is whole or not there
     cache   stats   plots           a cached step; the one interval; house style and chart forms
     assets  text    ngram           pinned downloads; corpora and token windows; counted n-grams
     model   hooks   affine          load a subject and find its FFNs; record, swap, resume; maps

@@ -72,6 +72,11 @@ def svd_ridge(x: torch.Tensor, y: torch.Tensor, ridge: float = 0.01) -> AffineMa
     if not ridge >= 0:
         raise InputError(f"a ridge of {ridge} is not possible: give a number from 0 up.")
     x, y = x.double(), y.double()
+    if x.dim() != 2 or len(x) != len(y) or not torch.isfinite(x.sum() + y.sum()):
+        raise InputError(
+            f"x {tuple(x.shape)} and y {tuple(y.shape)} are no rows of finite numbers, one of each "
+            "a position: give [n, d_in] and [n, d_out]."
+        )
     u, s, vh = torch.linalg.svd(x - x.mean(0), full_matrices=False)
     # Directions below the precision of float64 carry no information and get no weight.
     keep = s > torch.finfo(s.dtype).eps * max(x.shape) * s[0]

@@ -22,6 +22,10 @@ def placed(n_layers: int, ratio: float, place: str) -> list[int]:
     """
     if place not in PLACES:
         raise unknown("place", place, PLACES)
+    if n_layers not in range(1, 100_000):
+        raise InputError(f"{n_layers} layers are not possible: give a whole number from 1 up.")
+    if not 0 < ratio <= 1:
+        raise InputError(f"a ratio of {ratio} is not possible: give one above 0 and at most 1.")
     n = math.floor(n_layers * ratio + 1e-9)
     if not 1 <= n <= n_layers:
         raise InputError(
@@ -61,7 +65,9 @@ def taper(
     """
     if schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
-    if abs(start + end - 2) > 1e-9:
+    if n_layers not in range(2, 100_000):
+        raise InputError(f"{n_layers} layers cannot be tapered: give a whole number from 2 up.")
+    if not abs(start + end - 2) <= 1e-9:
         raise InputError(
             f"widths from {start} to {end} do not average 1: give an end of {2 - start:g}."
         )
@@ -96,7 +102,9 @@ def grouped(n_layers: int, d_ff: int, shares: tuple[float, float, float]) -> lis
     Figure 2)."""
     if n_layers % 3:
         raise _thirds(n_layers)
-    if abs(sum(shares) - 3) > 1e-9:
+    if len(shares) != 3 or min(shares) < 0:
+        raise InputError(f"shares of {shares} are not three from 0 up: give early, middle, late.")
+    if not abs(sum(shares) - 3) <= 1e-9:
         raise InputError(
             f"shares of {shares} do not average 1: give a last one of {3 - sum(shares[:2]):g}."
         )

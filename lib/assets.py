@@ -11,8 +11,11 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.cache import cache_folder, whole
+from filelock import FileLock
+
+from lib.cache import cache_folder
 from lib.errors import InputError
+from lib.files import whole
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,13 @@ def embedded_folder(name: str) -> Path:
     is kept but parts that were whole, and the same call goes on.
     """
     folder = cache_folder() / "models" / name
-    if not folder.is_dir():
+    if _is_whole(folder):
+        return folder
+    # One process fetches; the others wait and find it there.
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if _is_whole(folder):
+            return folder
         asset = EMBEDDED[name]
         print(f"fetching {name} ({asset.megabytes} MB, once; {asset.licence})")
         with tempfile.TemporaryDirectory() as scratch, whole(folder) as part:
@@ -81,6 +90,12 @@ def embedded_folder(name: str) -> Path:
             gguf.write_bytes(join_parts(asset))
             _dequantize(name, gguf, part)
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a converted model's weights are there as they were written; else it is made anew."""
+    weights, size = folder / "model.safetensors", folder / "size"
+    return weights.is_file() and size.is_file() and size.read_text() == str(weights.stat().st_size)
 
 
 def join_parts(asset: Asset) -> bytes:
@@ -154,3 +169,4 @@ def _dequantize(name: str, gguf: Path, folder: Path) -> None:
     model.load_state_dict(quantized.state_dict())
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    (folder / "size").write_text(str((folder / "model.safetensors").stat().st_size))

@@ -14,8 +14,6 @@ import importlib
 import inspect
 import json
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
@@ -28,6 +26,7 @@ from platformdirs import user_cache_path
 from torch import nn
 
 from lib.errors import InputError
+from lib.files import whole
 
 OUTLINE = "outline"
 """name of the array that says how the others fit together"""
@@ -79,27 +78,6 @@ def cache_folder() -> Path:
     return Path(named or user_cache_path("nonlinearity-budget", appauthor=False)) / "fourth"
 
 
-@contextlib.contextmanager
-def whole(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target` (a file or folder), which takes the final name only if
-    the body ends without an error. Raises InputError where nothing can be written."""
-    part = target.parent / f".{secrets.token_hex(4)}.part"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(part, target)
-    except OSError as error:
-        raise InputError(
-            f"{target.name} could not be written into {target.parent} ({error.strerror or error}): "
-            "make room there, or set $NONLINEARITY_CACHE to a folder of your own."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
-
-
 def step(version: int, ignore: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
     """Decorate a function whose result is to be kept.
 
@@ -133,6 +111,11 @@ def step(version: int, ignore: tuple[str, ...] = ()) -> Callable[[Callable], Cal
                         result = unpack(dict(stored), name)
                         COST.loaded(json.loads(str(stored[USED])))
                     return result
+                except PermissionError:
+                    raise InputError(
+                        f"{path} may not be read by this user: change its owner, or set "
+                        "$NONLINEARITY_CACHE to a folder of your own."
+                    ) from None
                 except Exception:  # zipfile and numpy raise a dozen kinds for a damaged entry
                     path.unlink(missing_ok=True)
             with COST.computing(name) as used:
@@ -160,6 +143,8 @@ def _recipe(value) -> str | None:
         return None if None in parts else f"({', '.join(parts)})"
     if is_dataclass(value) and not hasattr(value, "recipe"):
         return f"{type(value).__name__}{_recipe(vars(value))}"
+    if hasattr(value, "recipe_now"):  # a model, which may have been changed since it was loaded
+        return value.recipe_now
     return getattr(value, "recipe", None)
 
 

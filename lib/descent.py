@@ -58,6 +58,8 @@ def descend(
     """
     if optimizer not in SOLVERS:
         raise InputError(f"optimizer {optimizer!r} is unknown: use 'sgd' or 'adamw'.")
+    if steps < 1 or not rate > 0:
+        raise InputError(f"{steps} steps at rate {rate} train nothing: give both above 0.")
     x, y, x_test, y_test = rows[block]
     cut = len(x) - len(x) // 5
     mean, to_white = _whitening(x[:cut]) if whiten else (torch.zeros(x.shape[1]), None)

@@ -61,6 +61,10 @@ def fit_gate(
     """
     if kind not in KINDS:
         raise unknown("kind of gate", kind, KINDS)
+    if not np.isfinite(np.asarray(label, float)).all() or not np.isfinite(x).all():
+        raise InputError(
+            f"{len(label)} rows for a gate hold values that are no numbers: leave these rows out."
+        )
     x, label = np.asarray(x, float), np.asarray(label, bool)
     if label.all() or not label.any():
         raise InputError(
@@ -149,7 +153,7 @@ def auc_by_document(score: np.ndarray, label: np.ndarray, document: np.ndarray):
     [k, documents]: pairs of a positive and a negative row are counted by their two documents."""
     _, index = np.unique(document, return_inverse=True)
     d = np.repeat(index, score.size // len(index))  # rows of a window share its document
-    score, label = score.ravel(), np.asarray(label).ravel()
+    score, label = score.ravel(), np.asarray(label).ravel().astype(bool)
     n = d.max() + 1
     won = np.zeros(
         (n, n)

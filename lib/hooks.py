@@ -149,6 +149,8 @@ class _Enough(Exception):
 
 def check_windows(subject: Subject, windows: Windows) -> None:
     """Raise InputError unless the model can read `windows`."""
+    if not windows.n_tokens:
+        raise InputError(f"{windows.name} has no windows: give a longer text or shorter windows.")
     config, n = subject.model.config.get_text_config(), windows.tokens.shape[1]
     context = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", n)
     if n > context:
@@ -171,7 +173,7 @@ def check_windows(subject: Subject, windows: Windows) -> None:
 def capture(
     subject: Subject, windows: Windows, blocks: Sequence[int]
 ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-    """All rows of a few FFNs in memory: {block: (x [n, seq_len, d], y [n, seq_len, d])}.
+    """All rows of a few FFNs in memory, float32: {block: (x [n, position, d], y alike)}.
 
     For statistics of a whole model use lib.moments, which needs no rows.
     """
@@ -179,7 +181,7 @@ def capture(
 
     def keep(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
         for side, value in zip(rows[i], (x, y)):
-            side.append(value.to("cpu", copy=True))
+            side.append(value.float().to("cpu", copy=True))
 
     forward(subject, windows, on_ffn=keep, blocks=blocks, desc="capturing rows")
     return {i: (torch.cat(x), torch.cat(y)) for i, (x, y) in rows.items()}
@@ -190,8 +192,8 @@ class Rows:
 
     def __init__(self, subject: Subject, fit: Windows, test: Windows, blocks: list[int]):
         self.subject, self.fit, self.test, self.blocks = subject, fit, test, blocks
-        how = subject.recipe and f"{subject.recipe} | {fit.recipe} | {test.recipe}"
-        self.recipe = how
+        model = subject.recipe_now
+        self.recipe = model and f"{model} | {fit.recipe} | {test.recipe}"
 
     @cached_property
     def _all(self) -> tuple[dict, dict]:

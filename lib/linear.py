@@ -167,7 +167,8 @@ class Scores:
         plain map's error over the spread about one scalar mean.
         """
         error, total = self._sums(name)
-        return intervals(error, total, of=lambda left: 1 - left, joint=joint)
+        found = intervals(error, total, of=lambda left: 1 - left, joint=joint)
+        return [r2.cut(high=1.0) for r2 in found]  # no R² is above 1
 
     def value(self, name: str = "plain") -> np.ndarray:
         """Held-out R² of each block, [blocks]."""

@@ -185,6 +185,8 @@ def tune(
 ) -> tuple[float, bool]:
     """The learning rate with the lowest mean loss on `held`, and whether it lies inside what was
     tried: 10^`exponents`, and half a decade further while the best is at an end, `most` in all."""
+    if not seeds:
+        raise InputError("no seed was given to search a learning rate with: give one, like [42].")
     tried, new = {}, list(exponents)
     while new:
         for e in new:

@@ -6,7 +6,10 @@ only child that maps [.., d] to [.., d] position by position.
 """
 
 import contextlib
+import hashlib
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +48,8 @@ class Block:
     ffn_name: str
     """attribute of `layer` that holds the FFN"""
     d_model: int
+    original: nn.Module
+    """the FFN itself"""
     n_start: int = 0
     """positions of a start token at the start of every window; a swap keeps the FFN there"""
 
@@ -69,9 +74,20 @@ class Subject:
     layers_return_tuples: bool
     recipe: str | None = None
     """how its weights came about, for the cache; None for a model in memory"""
+    versions: int = 0
+    """of its weights when it was loaded (see `recipe_now`)"""
     start_token: int | None = None
     """what its tokenizer by itself puts in front of a text (Gemma, Llama, Mistral), and lib.text in
     front of every window; its prediction is not scored"""
+
+    @property
+    def recipe_now(self) -> str | None:
+        """`recipe`, or None once its weights are trained or changed, or an FFN is swapped: then it
+        is no longer the model of that name, and nothing of it is kept or found in the cache."""
+        trained = any(p.requires_grad for p in self.model.parameters())
+        changed = weight_versions(self.model) != self.versions
+        swapped = any(b.ffn is not b.original for b in self.blocks)
+        return None if trained or changed or swapped else self.recipe
 
     @property
     def n_start(self) -> int:
@@ -99,6 +115,11 @@ class Subject:
         )
 
 
+def weight_versions(model: nn.Module) -> int:
+    """How often the weights were changed in place; PyTorch counts it."""
+    return sum(p._version for p in model.parameters())
+
+
 def tiny_models() -> list[str]:
     """Names of the models that this repository trained, in data/models."""
     return sorted(p.name for p in TINY.iterdir() if (p / "config.json").is_file())
@@ -118,6 +139,17 @@ def check_model(name: str) -> None:
         raise unknown("model", name, [*models_known(), "a folder", "owner/name on the hub"])
 
 
+def label(name: str) -> str:
+    """A model's, corpus's or folder's name as part of a path: unlike for paths that differ, and
+    without signs that a shell, a browser or Snakemake reads."""
+    path = Path(name.removesuffix(RANDOM))
+    shown = path.name.removesuffix(".txt") if not path.is_dir() else path.resolve().name
+    if path.exists():  # two files of one name are two texts
+        shown += "-" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]
+    random = "~random" if name.endswith(RANDOM) else ""
+    return re.sub(r"[^\w.~-]", "_", shown + random)
+
+
 def load_subject(
     name: str, device: str | None = None, dtype: torch.dtype = torch.float32, seed: int = 42
 ) -> Subject:
@@ -128,39 +160,83 @@ def load_subject(
     Raises InputError for an unknown name, an unreachable hub, or an architecture that is not
     recognised.
     """
+    name = str(name)
     check_model(name)
-    plain, null = name.removesuffix(RANDOM), name.endswith(RANDOM)
+    plain, untrained = name.removesuffix(RANDOM), name.endswith(RANDOM)
     folder = _folder(plain)
+    misfit: list[str] = []
     try:
         with _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            if null:
-                config = AutoConfig.from_pretrained(folder)
-                with torch.random.fork_rng(devices=[]):
-                    torch.manual_seed(seed)
-                    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-                model.to(dtype)
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            if untrained:
+                model = _draw(folder, seed).to(dtype)
             else:
-                model = AutoModelForCausalLM.from_pretrained(
-                    folder, dtype=dtype, use_safetensors=True
+                model, loading = AutoModelForCausalLM.from_pretrained(
+                    folder,
+                    dtype=dtype,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    output_loading_info=True,
                 )
-    except Exception as error:  # what configurations and weights may lead to, anywhere
+                misfit = _misfit(loading)
+        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except Exception as error:  # what configurations, weights and devices may lead to, anywhere
         why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise InputError(
             f"model {name!r} could not be loaded ({why}): save it again with save_pretrained "
             "(safetensors), or use smollm2-135m."
         ) from None
-    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    stamp = sorted((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in folder.glob("*.*"))
-    local = plain in models_known() and plain not in PRESETS
-    # What comes with the checkout or a pinned package is known by name, a folder by its files.
-    how = f"{plain} {dtype}" if local else f"{folder} {stamp} {dtype}"
+    if misfit:
+        raise InputError(
+            f"model {name!r}: {len(misfit)} weights of its files do not fit its configuration "
+            f"({misfit[0]}), and random ones would stand in their place: save model and "
+            "configuration together with save_pretrained."
+        )
+    if not tokenizer("word")["input_ids"]:
+        raise InputError(
+            f"the tokenizer of model {name!r} knows no tokens: put its tokenizer.json beside the "
+            "weights."
+        )
+    recipe = f"{_how_made(plain, folder)} {dtype}"
     return as_subject(
         model,
         tokenizer,
-        Path(plain).name + (RANDOM if null else ""),
-        f"{how} random {seed}" if null else how,
+        Path(plain).name + (RANDOM if untrained else ""),
+        f"{recipe} random {seed}" if untrained else recipe,
     )
+
+
+def _draw(folder: Path, seed: int) -> PreTrainedModel:
+    """A model of a folder's configuration with random weights."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
+
+
+def _misfit(loading: dict) -> list[str]:
+    """Weights that are missing, left over or of another shape, in words; transformers leaves out
+    those that are tied."""
+    kinds = {"missing_keys": "missing", "unexpected_keys": "unexpected", "mismatched_keys": "shape"}
+    return [
+        f"{words}: {key if isinstance(key, str) else key[0]}"
+        for kind, words in kinds.items()
+        for key in sorted(loading[kind], key=str)
+    ]
+
+
+def _how_made(name: str, folder: Path) -> str:
+    """How a model's weights came about: what comes out of a pinned package is known by its name, a
+    committed model by its weights, any other folder by its files."""
+    if name in EMBEDDED:
+        return name
+    if folder.parent == TINY:
+        weights = (folder / "model.safetensors").read_bytes()
+        return f"{name} {hashlib.sha256(weights).hexdigest()[:16]}"
+    files = sorted(p for p in folder.glob("*.*") if p.is_file())
+    return f"{folder} {[(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]}"
 
 
 def _folder(name: str) -> Path:
@@ -212,16 +288,19 @@ def as_subject(
             f"{n_vocabulary} tokens: give the tokenizer that the model was trained with."
         )
     n_start = int(start is not None)
-    blocks = tuple(
-        Block(i, layer, find_ffn(layer, d, i), d, n_start)
-        for i, layer in enumerate(find_layers(model))
-    )
-    return Subject(name, model, tokenizer, blocks, _confirm(model, blocks), recipe, start)
+    blocks = []
+    for index, layer in enumerate(find_layers(model)):
+        ffn_name = find_ffn(layer, d, index)
+        blocks.append(Block(index, layer, ffn_name, d, getattr(layer, ffn_name), n_start))
+    tuples, versions = _confirm(model, blocks), weight_versions(model)
+    return Subject(name, model, tokenizer, tuple(blocks), tuples, recipe, versions, start)
 
 
 def find_layers(model: nn.Module) -> nn.ModuleList:
     """The list of decoder layers. Raises InputError if the model has none."""
     n = model.config.get_text_config().num_hidden_layers
+    if n < 1:
+        raise InputError(f"{type(model).__name__} has {n} layers: give a model with some.")
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == n]
     if not lists:
         raise InputError(
@@ -261,7 +340,7 @@ def _is_position_wise(module: nn.Module, d_model: int) -> bool:
 
 
 @torch.no_grad()
-def _confirm(model: PreTrainedModel, blocks: tuple[Block, ...]) -> bool:
+def _confirm(model: PreTrainedModel, blocks: Sequence[Block]) -> bool:
     """Whether layers return tuples, seen in a tiny pass that confirms each FFN: calling it on its
     recorded input gives its recorded output. Raises InputError where it does not."""
     seen, returned = {}, []

@@ -73,6 +73,10 @@ class Moments:
         """Eigenvalues [r], ascending, and eigenvectors [d_in, r] of Sxx above the cut-off of a
         Hermitian pseudo-inverse, eps · d · e_max. (LayerNorm makes one direction of its output
         exactly constant, so such directions are the rule in GPT-2 and Pythia.)"""
+        if not torch.isfinite(self.sxx).all():
+            raise InputError(
+                f"the {self.n} rows hold values that are no numbers or too large: leave these out."
+            )
         e, v = torch.linalg.eigh(self.sxx)
         keep = e > torch.finfo(e.dtype).eps * len(e) * e[-1]
         return e[keep], v[:, keep]

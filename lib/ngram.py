@@ -14,6 +14,11 @@ class KneserNey:
             raise InputError(
                 f"order {order} of {vocabulary} tokens is not counted here: give 1 to 3."
             )
+        if tokens.size and not 0 <= tokens.min() <= tokens.max() < vocabulary:
+            raise InputError(
+                f"tokens from {tokens.min()} to {tokens.max()} are not all among {vocabulary}: "
+                "give the vocabulary of the tokenizer that cut them."
+            )
         self.vocabulary, self.order = vocabulary, order
         self.levels = []
         for k in range(order, 0, -1):

@@ -158,6 +158,8 @@ def fit_probe(
     model = build(kind, len(affine.bias), seed)
     if target not in TARGETS:
         raise unknown("target", target, [*TARGETS])
+    if steps < 1:
+        raise InputError(f"a probe cannot be trained in {steps} steps: give 1 or more.")
     affine = copy.deepcopy(affine).cpu()
     x, y, x_test, y_test = with_target(rows[block], affine, target, seed)
     units = in_units(x, y, affine, kind)
@@ -338,6 +340,8 @@ def conjunction_index(module: nn.Module, x: torch.Tensor, seed: int = 42) -> flo
     ‖joint‖ / (‖joint‖ + ‖alone‖), norms over all rows and features. An affine map reads 0, a pure
     AND 1.
     """
+    if not torch.isfinite(x).all():
+        raise InputError(f"{len(x)} rows hold values that are no numbers: leave these rows out.")
     module, x = copy.deepcopy(module).double(), x.double()
     half = torch.zeros(x.shape[1], dtype=torch.bool)
     half[torch.randperm(len(half), generator=torch.Generator().manual_seed(seed))[::2]] = True

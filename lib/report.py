@@ -19,11 +19,12 @@ from IPython import get_ipython
 from IPython.display import HTML, Image, Markdown, display, update_display
 
 from lib import plots
-from lib.cache import COST, whole
+from lib.cache import COST
 from lib.claims import judge, ledger
 from lib.compare import as_table, compare, from_table, in_words, markdown_table
 from lib.errors import InputError, unknown
-from lib.model import Subject, check_model, tiny_models
+from lib.files import whole
+from lib.model import Subject, check_model, label, tiny_models
 from lib.stats import Interval
 from lib.text import DATA, Corpus, Windows, check_corpus, cut_windows, measured_sample
 
@@ -98,8 +99,8 @@ class Run:
     def folder(self) -> Path:
         """Where this run's tables go: data/results for what is committed, else runs/."""
         usual = PROFILES[self.profile]
-        parts = [self.model.rstrip("/").rpartition("/")[2].replace(":", "~")]
-        parts += [Path(self.corpus).stem] if self.corpus != usual["corpus"] else []
+        parts = [label(self.model)]
+        parts += [label(self.corpus)] if self.corpus != usual["corpus"] else []
         parts += [f"seed{self.seed}"] if self.seed != 42 else []
         home = DATA / "results" if self.renders else ROOT / "runs" / "tables"
         return home / self.profile / "+".join(parts) / self.notebook
@@ -186,7 +187,8 @@ class Run:
         main = main or old.get("hero", False)  # notebooks 02-27 still say hero
         shown = self.renders and self.model == PROFILES["study"]["model"]
         name = f"{self.notebook[:2]}_{what}.png"
-        with whole((ROOT / "figures" if shown else self.folder) / name) as part:
+        home = ROOT / "figures" if shown else ROOT / "runs" / "figures" / self.folder.parent.name
+        with whole(home / name) as part:
             figure.savefig(part, format="png", dpi=160)
             png = part.read_bytes()
         plt.close(figure)
@@ -309,11 +311,11 @@ def start(
     `model` and `corpus` default to the profile's own. Raises InputError for an unknown profile,
     model or corpus, or a misspelt papermill parameter (papermill itself only warns).
     """
-    if profile not in PROFILES:
+    if not isinstance(profile, str) or profile not in PROFILES:
         raise unknown("profile", profile, [*PROFILES])
     _check_parameters()
-    if type(seed) is not int or seed < 0:
-        raise InputError(f"seed {seed!r} is no whole number from 0 up: give one, for example 42.")
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise InputError(f"seed {seed!r} is no whole number from 0 to 2**32 - 1: give one like 42.")
     usual = PROFILES[profile]
     run = Run(notebook, profile, model or usual["model"], corpus or usual["corpus"], seed)
     check_model(run.model)
@@ -356,7 +358,7 @@ def show_table(table: pd.DataFrame, digits: int = 3) -> None:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
     named = table.rename(columns=lambda column: str(column).replace("_", " "))
-    display(HTML(named.map(in_a_cell).to_html(index=False, border=0, escape=False)))
+    display(HTML(named.map(in_a_cell).to_html(index=False, border=0)))
 
 
 def beside(printed: pd.DataFrame, measured: pd.DataFrame, on: list[str]) -> pd.DataFrame:

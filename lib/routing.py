@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from lib.affine import AffineMap
 from lib.cache import step
+from lib.errors import InputError
 from lib.gates import Gate, Routed
-from lib.hooks import block_pass, capture_residual, forward, swap
+from lib.hooks import block_pass, capture_residual, forward, get_block, swap
 from lib.model import Subject
 from lib.moments import Moments
 from lib.stats import Interval, interval, sums
@@ -102,6 +103,8 @@ def marginal_costs(
 
 def allocate(cost: np.ndarray, share: float) -> np.ndarray:
     """The `share` of all evaluations that cost least, a mask like `cost` [blocks, n, seq_len]."""
+    if not 0 <= share <= 1:
+        raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
     n = min(round(share * cost.size), int(np.isfinite(cost).sum()))
     chosen = np.zeros(cost.size, bool)
     chosen[np.argsort(cost, axis=None, kind="stable")[:n]] = True
@@ -145,6 +148,9 @@ def price(
 ) -> dict[str, Priced]:
     """Run the model with all modules of each entry of `models` ({name: {block: module}}) in their
     blocks' places at once. Every batch and entry is a cached step."""
+    for modules in models.values():
+        for block in modules:
+            get_block(subject, block)
     parts: dict[str, list] = {name: [] for name in models}
     base = []
     bar = tqdm(total=len(windows) * len(models), desc="routed", unit="window", delay=2, leave=False)

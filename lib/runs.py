@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock
 
-from lib.cache import whole
 from lib.errors import unknown
+from lib.files import whole
 from lib.text import DATA, Windows
 
 FAMILIES = ("finetune", "decoder", "mixer", "attention")

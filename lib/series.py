@@ -7,16 +7,21 @@ long work starts, one report is run by papermill, and the index page is written.
 """
 
 import ctypes
+import functools
 import html
 import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from lib.errors import InputError, unknown
+from lib.files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -38,9 +43,12 @@ def notebooks(n: str = "", paper: str = "") -> list[str]:
     numbers = []
     for part in filter(None, re.split(r"[,\s]+", n or PAPERS.get(paper, ""))):
         span = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not span:
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
+        if last < first:
             raise InputError(f"N={n!r} is no list of notebooks: give for example N=01,03-05.")
-        numbers += [f"{k:02d}" for k in range(int(span[1]), int(span[2] or span[1]) + 1)]
+        numbers += [f"{k:02d}" for k in range(first, last + 1)]
+    if n and not numbers:
+        raise InputError(f"N={n!r} names no notebook: give for example N=01,03-05.")
     missing = sorted(set(numbers) - {name[:2] for name in names})
     if missing:
         raise unknown("notebook", missing[0], [name[:2] for name in names])
@@ -48,35 +56,55 @@ def notebooks(n: str = "", paper: str = "") -> list[str]:
     return sorted(chosen, key=lambda name: (name.startswith("00"), name))
 
 
+SETTINGS = ("profile", "model", "corpus", "seed", "paper", "number")
+
+
 def plan(config: dict) -> dict[str, dict]:
     """{path of a report below runs/: parameters} for the settings of a series; MODEL and SEED may
     be lists. Raises InputError for names that are not known."""
-    from lib.model import check_model
+    from lib.model import check_model, label
     from lib.report import PROFILES
     from lib.text import check_corpus
 
+    for name in config:
+        if name not in SETTINGS:
+            raise unknown("setting", name, [*SETTINGS])
     profile = config.get("profile") or "laptop"
     if profile not in PROFILES:
         raise unknown("profile", profile, [*PROFILES])
-    corpus = str(config.get("corpus") or "") or None
+    corpus = str(config.get("corpus") or "")
     if corpus:
         check_corpus(corpus)
-    found = {}
-    for model in str(config.get("model") or "").split(","):
-        for seed in str(config.get("seed") or "42").split(","):
-            if not seed.isdecimal():
-                raise InputError(f"SEED={seed!r} is no whole number: give one, for example 42.")
+    names = notebooks(str(config.get("number", "")), config.get("paper") or "")
+    reports = {}
+    for model in _listed(config.get("model"), ""):
+        for seed in _listed(config.get("seed"), "42"):
+            if not seed.isdecimal() or int(seed) >= 2**32:
+                raise InputError(f"SEED={seed!r} is no whole number below 2**32: give one like 42.")
             if model:
                 check_model(model)
-            parts = [profile, Path(model).name.replace(":", "~"), Path(corpus or "").stem]
+            parts = [profile, model and label(model), corpus and label(corpus)]
             parts += [f"seed{seed}"] if seed != "42" else []
             run = "-".join(filter(None, parts))
-            for name in notebooks(str(config.get("number", "")), config.get("paper") or ""):
-                given = {"profile": profile, "seed": int(seed)}
-                given |= {"model": model} if model else {}
-                given |= {"corpus": corpus} if corpus else {}
-                found[f"{run}/{name}"] = given
-    return found
+            given = {"profile": profile, "seed": int(seed)}
+            given |= {"model": model} if model else {}
+            given |= {"corpus": corpus} if corpus else {}
+            reports |= {f"{run}/{name}": given for name in names}
+    return reports
+
+
+def _listed(value, default: str) -> list[str]:
+    """The parts of a comma-separated setting; `default` alone where it has none."""
+    return [part for part in str(value or "").split(",") if part] or [default]
+
+
+def inputs_of(parameters: dict) -> list[str]:
+    """The reader's own files that a report reads: a text, the files of a model's folder. What is
+    newer than a report makes it out of date."""
+    paths = [Path(parameters[name]) for name in ("corpus", "model") if name in parameters]
+    files = [p for p in paths if p.is_file()]
+    files += [p for folder in paths if folder.is_dir() for p in sorted(folder.glob("*.*"))]
+    return [str(p).replace("{", "{{").replace("}", "}}") for p in files if p.is_file()]
 
 
 def one(path: str, parameters: dict) -> None:
@@ -100,9 +128,15 @@ def one(path: str, parameters: dict) -> None:
         os.replace(part, target.with_suffix(".failed.ipynb"))
         tell(f"failed: {error.evalue}")
         sys.exit(1)
-    body, _ = HTMLExporter(exclude_input_prompt=True).from_notebook_node(nbformat.read(part, 4))
-    target.with_suffix(".html").write_text(body, encoding="utf-8")
-    os.replace(part, target)
+    finally:
+        done = nbformat.read(part, 4) if part.exists() else None
+        part.unlink(missing_ok=True)
+    body, _ = HTMLExporter(exclude_input_prompt=True).from_notebook_node(done)
+    with whole(target.with_suffix(".html")) as page:
+        page.write_text(body, encoding="utf-8")
+    with whole(target) as finished:
+        nbformat.write(done, finished)
+    target.with_suffix(".failed.ipynb").unlink(missing_ok=True)
     tell(f"done in {time.time() - began:.0f} s")
     write_index(target.parent)
 
@@ -128,7 +162,10 @@ def write_index(folder: Path) -> None:
     """index.html of a series: what is finished, with its answer."""
     rows = []
     for report in sorted(folder.glob("[0-9]*.html")):
-        cells = json.loads(report.with_suffix(".ipynb").read_text())["cells"]
+        notebook = report.with_suffix(".ipynb")
+        if not notebook.exists():  # it is being made anew
+            continue
+        cells = json.loads(notebook.read_text())["cells"]
         title = "".join(cells[0]["source"]).splitlines()[0].lstrip("# ")
         outputs = [o for c in cells[1:3] for o in c.get("outputs", [])]
         texts = ["".join(o.get("data", {}).get("text/markdown", "")) for o in outputs]
@@ -143,9 +180,8 @@ def write_index(folder: Path) -> None:
         f"<h1>The Nonlinearity Budget</h1><p>{folder.name}: {len(rows)} finished</p>"
         f"<ol style='list-style: none'>{''.join(rows)}</ol>"
     )
-    part = folder / f".index.{os.getpid()}"
-    part.write_text(page, encoding="utf-8")
-    os.replace(part, folder / "index.html")
+    with whole(folder / "index.html") as part:
+        part.write_text(page, encoding="utf-8")
 
 
 def render(names: list[str], config: dict) -> None:
@@ -205,10 +241,30 @@ def train(names: list[str], config: dict) -> None:
         print(f"{name}: trained", flush=True)
 
 
-def die_with_parent() -> None:
+def die_with_parent(number: int = signal.SIGTERM) -> None:
     """Have Linux end this process when its parent ends, so that a kill leaves nothing running."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
+
+
+def run_snakemake(command: list[str]) -> int:
+    """Run Snakemake with all that it starts in a group of its own, which ends when this process
+    does: by Ctrl-C, by a kill of it or of `make`. What is half done is done again next time."""
+    die_with_parent()
+    child = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        start_new_session=True,
+        preexec_fn=functools.partial(die_with_parent, signal.SIGKILL),
+    )
+
+    def end(number: int, _) -> None:
+        os.killpg(child.pid, signal.SIGKILL)
+        sys.exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    return child.wait()
 
 
 def main() -> None:
@@ -220,24 +276,29 @@ def main() -> None:
     config |= {"number": os.environ["N"]} if os.environ.get("N") else {}
     if what == "notebook" and "number" not in config:
         raise InputError("no notebook was named: give for example make notebook N=01.")
+    runs = plan(config)
     if what in ("render", "train"):
-        from lib.model import check_model
-
-        if "model" in config:
-            check_model(config["model"])
         run = {"render": render, "train": train}[what]
         return run(notebooks(config.get("number", ""), config.get("paper", "")), config)
-    runs = plan(config)
-    folder = ROOT / "runs" / next(iter(runs)).partition("/")[0]
     jobs = os.environ.get("JOBS") or str(os.cpu_count() or 1)
-    print(f"{len(runs)} reports, {jobs} at once; read them in {folder / 'index.html'}", flush=True)
-    # Snakemake takes this process' place: a kill of it reaches the reports (die_with_parent).
+    if not jobs.isdecimal() or int(jobs) < 1:
+        raise InputError(f"JOBS={jobs!r} is no number of jobs: give a whole number from 1 up.")
+    folder = ROOT / "runs" / next(iter(runs)).partition("/")[0]
+    folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "snakemake", "--cores", jobs, "--quiet", "all", "--nolock"]
     command += ["--keep-going", "--rerun-triggers", "mtime", "--rerun-incomplete"]
-    command += ["--config", *(f"{k}={json.dumps(v)}" for k, v in config.items())]
-    die_with_parent()
-    os.chdir(ROOT)
-    os.execv(sys.executable, command if config else command[:-1])
+    command += ["--config", *(f"{k}={json.dumps(v)}" for k, v in config.items())] if config else []
+    # One run of a folder at a time: two would delete each other's reports.
+    lock = FileLock(folder / ".lock")
+    try:
+        with lock.acquire(timeout=0):
+            print(f"{len(runs)} reports, {jobs} at once; read them in {folder / 'index.html'}")
+            sys.stdout.flush()
+            sys.exit(run_snakemake(command))
+    except Timeout:
+        raise InputError(
+            f"another run is writing {folder}: wait for it, or choose other settings."
+        ) from None
 
 
 if __name__ == "__main__":

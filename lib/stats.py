@@ -22,6 +22,10 @@ class Interval(NamedTuple):
         """The interval of an increasing function of the value."""
         return Interval(*map(f, self))
 
+    def cut(self, low: float = -np.inf, high: float = np.inf) -> "Interval":
+        """The interval without what lies beyond the possible values."""
+        return Interval(self.value, max(self.low, low), min(self.high, high))
+
     def map_falling(self, f: Callable[[float], float]) -> "Interval":
         """The interval of a decreasing function of the value."""
         return Interval(f(self.value), f(self.high), f(self.low))

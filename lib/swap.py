@@ -173,6 +173,13 @@ def heal(
     and batch are ours. Every pass resumes at the module's block. A module may be the block's own
     FFN, the heal-original control.
     """
+    if subject.model.dtype != torch.float32:
+        raise InputError(
+            f"healing needs a model in float32, and {subject.name} is in {subject.model.dtype}: "
+            "load it with dtype=torch.float32."
+        )
+    if steps < 1 or not lr > 0:
+        raise InputError(f"{steps} steps at rate {lr} heal nothing: give both above 0.")
     blocks = sorted({get_block(subject, key[0]).index for key in modules})
     streams: dict = {}  # filled only if something is not in the cache
     healed = {}

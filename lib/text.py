@@ -178,8 +178,11 @@ def load_corpus(name: str) -> Corpus:
     if name in CORPORA:
         parts = CORPORA[name]()
     else:
-        text = Path(name).read_text(encoding="utf-8", errors="replace")
-        if "\0" in text or text.count("\ufffd") > len(text) / 100:
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text:
             raise InputError(f"corpus {name!r} is not a text file: give one in UTF-8.")
         parts = pieces(text)
     if not isinstance(parts, tuple):
@@ -206,12 +209,19 @@ def articles_of_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def pieces(text: str, size: int = 10_000) -> list[str]:
-    """A long text in pieces of at least `size` characters that end with a paragraph or line."""
+    """A long text in pieces of about `size` characters, cut after paragraphs where there are any,
+    else after lines, pages, sentences, words, or anywhere."""
+    parts = [text]
+    for end in ("\n\n", "\n", "\f", ". ", " "):
+        cut = [re.split(f"(?<={re.escape(end)})", p) if len(p) > size else [p] for p in parts]
+        parts = [part for several in cut for part in several]
+    parts = [part[i : i + size] for part in parts for i in range(0, len(part), size)]
     found, piece = [], ""
-    for paragraph in re.split(r"(?<=\n\n)" if "\n\n" in text else r"(?<=\n)", text):
-        piece += paragraph
+    for part in parts:
+        piece += part
         if len(piece) >= size:
-            found, piece = [*found, piece], ""
+            found.append(piece)
+            piece = ""
     return [*found, piece] if piece.strip() else found
 
 

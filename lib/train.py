@@ -1,5 +1,6 @@
 """Train a small decoder language model: the loop behind data/models, decoders and mixers."""
 
+import math
 import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, get_scheduler
 
-from lib.cache import whole
+from lib.errors import InputError
+from lib.files import whole
 from lib.text import Windows
 
 State = dict[str, torch.Tensor]  # see _state
@@ -118,6 +120,8 @@ def train(
             tokens_a_step = recipe.batch * data.tokens.shape[1]
             speed = f"{(bar.format_dict['rate'] or 0) * tokens_a_step:,.0f}"
             bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_second=speed, refresh=False)
+    if losses and not math.isfinite(losses[-1]):
+        raise InputError(f"the training diverged at rate {recipe.lr}: give a smaller one.")
     model.eval()
     if checkpoints and accelerator.is_main_process:
         shutil.rmtree(checkpoints, ignore_errors=True)

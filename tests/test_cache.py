@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.cache import cache_folder, step, whole
+from lib.cache import cache_folder, step
+from lib.files import whole
 
 
 @pytest.fixture

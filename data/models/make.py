@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from lib.cache import whole
+from lib.files import whole
 from lib.linear import fit_maps, score
 from lib.model import as_subject
 from lib.text import cut_windows, load_corpus

