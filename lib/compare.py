@@ -100,13 +100,13 @@ class Comparison:
 
     @property
     def in_words(self) -> str:
-        """The outcome with the paired difference that decided it, for an effect."""
-        words = (
-            self.outcome if self.outcome == "measured" else f"{MARKS[self.outcome]} {self.outcome}"
-        )
-        if self.difference is not None and self.outcome != "measured":
-            joint = {"reproduced": ", by ", "found": ", by ", "reversed": ", by "}
-            words += joint.get(self.outcome, ", difference ")
+        """The outcome, for an effect with the paired difference that decided it."""
+        if self.outcome == "measured":
+            return "measured"
+        words = f"{MARKS[self.outcome]} {self.outcome}"
+        if self.difference is not None:
+            decided = self.outcome in ("reproduced", "found", "reversed")
+            words += ", by " if decided else ", difference "
             words += in_words(self.difference, self.row.unit, signed=True)
         return f"{words}; {self.note}" if self.note else words
 
@@ -130,10 +130,13 @@ def compare(
             f"comparison {id} is an effect: give its control and the paired difference, or make it "
             "a row of kind measured."
         )
-    units = [
-        _Unit(*values)
-        for values in zip(_listed(here), _listed(control, here), _listed(difference, here))
-    ]
+    listed = [_listed(values, here) for values in (here, control, difference)]
+    if len({len(values) for values in listed}) > 1:
+        raise InputError(
+            f"comparison {id} was given {[len(v) for v in listed]} values of here, control and "
+            "difference: give one of each for every unit."
+        )
+    units = [_Unit(*of_unit) for of_unit in zip(*listed)]
     if len(units) > 1 and not _words(row, "some", "every"):
         raise InputError(
             f"comparison {id} was given {len(units)} units, but its quantity names neither some "
@@ -184,7 +187,7 @@ def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
     """(outcome, note) of an effect, by the paired difference turned to the paper's side."""
     sign = 1 if row.side == "more" else -1
     here, difference = _turned(unit.here, sign), _turned(unit.difference, sign)
-    if not np.isfinite([difference.low, difference.high]).all():
+    if not np.isfinite([here.value, difference.low, difference.high]).all():
         return "undecided", "no interval"
     is_gain = unit.here == unit.difference
     # What the paper prints, on the same side: its nearest and its farthest value.

@@ -131,7 +131,9 @@ def one(path: str, parameters: dict) -> None:
     finally:
         done = nbformat.read(part, 4) if part.exists() else None
         part.unlink(missing_ok=True)
-    body, _ = HTMLExporter(exclude_input_prompt=True).from_notebook_node(done)
+    # A page of its own: titled, and without scripts that it does not need.
+    exporter = HTMLExporter(exclude_input_prompt=True, require_js_url="", mermaid_js_url="")
+    body, _ = exporter.from_notebook_node(done, {"metadata": {"name": name}})
     with whole(target.with_suffix(".html")) as page:
         page.write_text(body, encoding="utf-8")
     with whole(target) as finished:

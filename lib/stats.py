@@ -37,8 +37,10 @@ def interval(
     level: float = 0.95,
     draws: int = 1000,
     seed: int = 42,
+    possible: tuple[float, float] = (-np.inf, np.inf),
 ) -> Interval:
-    """Bootstrap over documents of a statistic of weighted rows, with a t half-width.
+    """Bootstrap over documents of a statistic of weighted rows, with a t half-width; an interval
+    ends at what is `possible`, (0, 1) for a share.
 
     `stat` maps weights [k, n] of the n rows to k values; `document` [n] names each row's document
     (pass sums by document where sums suffice). For k units at once use level = 1 - 0.05 / k. Below
@@ -51,9 +53,9 @@ def interval(
         return Interval(value, np.nan, np.nan)
     w = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)[:, i]
     half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * float(stat(w).std(0)) * np.sqrt(n / (n - 1))
-    return (
-        Interval(value, value - half, value + half) if half > 0 else Interval(value, np.nan, np.nan)
-    )
+    if not half > 0:
+        return Interval(value, np.nan, np.nan)
+    return Interval(value, value - half, value + half).cut(*possible)
 
 
 def ratio(

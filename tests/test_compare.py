@@ -116,6 +116,15 @@ def test_what_is_missing_or_unknown_is_refused():
         compare("more", [i(1.0)] * 2, [i(0.0)] * 2, [i(1.0)] * 2)
 
 
+def test_what_is_no_number_is_never_reproduced():
+    nothing = Interval(np.nan, np.nan, np.nan)
+    assert outcome("more", nothing, i(0.0), i(0.5)) == "undecided"
+    assert outcome("more", i(0.5), i(0.0), nothing) == "undecided"
+    assert outcome("at-most", i(0.1), nothing) == "undecided"
+    with pytest.raises(InputError, match=r"\[2, 1, 2\] values"):
+        compare("some", [i(1.0)] * 2, i(0.0), [i(1.0)] * 2)
+
+
 def test_numbers_as_a_reader_sees_them():
     assert in_words(Interval(0.5512, 0.541, 0.562)) == "0.551 [0.541, 0.562]"
     assert in_words(Interval(0.03, -0.012, 0.07), "relative change of perplexity") == (

@@ -130,3 +130,8 @@ def test_the_kernel_of_the_lab_imports_lib(tmp_path):
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+def test_the_tiny_models_share_one_tokenizer():
+    paths = sorted((ROOT / "data" / "models").glob("*/tokenizer.json"))
+    assert len(paths) >= 8 and len({p.read_bytes() for p in paths}) == 1

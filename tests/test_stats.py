@@ -239,3 +239,14 @@ def test_published_numbers_are_filtered():
     chosen = published("whipp", subject="gpt2")
     assert 0 < len(chosen) < len(rows) and {*chosen.subject} == {"gpt2"}
     assert rows.value.dtype == float
+
+
+def test_an_interval_ends_at_what_is_possible():
+    rng = np.random.default_rng(0)
+    document, hit = np.repeat(np.arange(8), 2), rng.random(16) > 0.1
+
+    def share(w):
+        return (w @ hit) / w.sum(1)
+
+    free, cut = interval(share, document), interval(share, document, possible=(0.0, 1.0))
+    assert free.high > 1 == cut.high and cut.low == free.low and cut.value == free.value
