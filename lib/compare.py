@@ -144,7 +144,7 @@ def compare(
         )
     judge: Callable = {"effect": _effect, "bound": _bound, "measured": _measured}[row.kind]
     outcomes = [judge(row, unit) for unit in units]
-    chosen = _decisive(row, outcomes)
+    chosen = _decisive(row, outcomes, units)
     outcome, note = outcomes[chosen]
     if row.paper == "ours" and outcome == "reproduced":
         outcome = "found"
@@ -241,14 +241,24 @@ def _turned(i: Interval, sign: int) -> Interval:
     return i if sign > 0 else Interval(-i.value, -i.high, -i.low)
 
 
-def _decisive(row: pd.Series, outcomes: list[tuple[str, str]]) -> int:
-    """Which unit decides: "some" asks for one on the paper's side, "every" for all of them."""
+def _decisive(row: pd.Series, outcomes: list[tuple[str, str]], units: list[_Unit]) -> int:
+    """Which unit decides: "some" asks for one on the paper's side and shows the farthest of those
+    that agree, "every" for all of them and shows the nearest."""
     names = [outcome for outcome, _ in outcomes]
+    sides = [_on_the_papers_side(row, unit) for unit in units]
     if _words(row, "some"):
         order = ("reproduced", "undecided", "not found", "exceeded", "reversed", "measured")
-    else:
-        order = ("reversed", "exceeded", "not found", "undecided", "reproduced", "measured")
-    return min(range(len(names)), key=lambda k: order.index(names[k]))
+        return min(range(len(units)), key=lambda k: (order.index(names[k]), -sides[k]))
+    order = ("reversed", "exceeded", "not found", "undecided", "reproduced", "measured")
+    return min(range(len(units)), key=lambda k: (order.index(names[k]), sides[k]))
+
+
+def _on_the_papers_side(row: pd.Series, unit: _Unit) -> float:
+    """How far a unit lies on the paper's side: by its difference, or for a bound by itself."""
+    if row.kind == "effect":
+        return unit.difference.value if row.side == "more" else -unit.difference.value
+    at_least, _ = _limits(row)
+    return unit.here.value if np.isfinite(at_least) else -unit.here.value
 
 
 def printed_in_words(row: pd.Series) -> str:

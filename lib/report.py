@@ -228,7 +228,9 @@ class Run:
         return {c.id: f"{in_words(c.here, c.row.unit)}, {c.in_words}" for c in from_table(path)}
 
     def _show_comparisons(self) -> None:
-        """Fill the table at the top, and keep all numbers of its rows."""
+        """Fill the table at the top, and keep all numbers of its rows; a tour has none."""
+        if not self.comparisons:
+            return
         second = self._second_model()
         cells = []
         for comparison in self.comparisons:
@@ -236,8 +238,7 @@ class Run:
             if second:
                 row[SECOND] = second.get(comparison.id, "not run")
             cells.append(row)
-        if cells:
-            update_display(Markdown(markdown_table(cells)), display_id="comparisons")
+        update_display(Markdown(markdown_table(cells)), display_id="comparisons")
         self.table(as_table(self.comparisons), "comparisons", show=False)
 
     def claim(self, id: str, statistic, null=None, units=None) -> None:

@@ -100,6 +100,9 @@ def test_some_asks_for_one_block_and_every_for_all():
 
     assert judged("some", no, yes, open_).outcome == "reproduced"
     assert "block 1" in judged("some", no, yes, open_).note
+    far = judged("some", yes, i(0.9), no)  # of those that agree, the farthest is shown
+    assert far.outcome == "reproduced" and far.difference.value == 0.9
+    assert judged("every", i(0.9), yes).difference.value == 0.5
     assert judged("some", no, open_).outcome == "undecided"
     assert judged("every", yes, yes).outcome == "reproduced"
     assert judged("every", yes, open_).outcome == "undecided"
