@@ -86,7 +86,8 @@ class Comparison:
     def cells(self) -> dict[str, str]:
         """The row as a reader sees it, a cell for each column."""
         unit = self.row.unit
-        quantity = f"{self.row.sentence} *({self.row.quantity})*"
+        whose = "(ours) " if self.row.paper == "ours" else ""
+        quantity = f"{whose}{self.row.sentence} *({self.row.quantity})*"
         control = "–"
         if self.control is not None:
             control = f"{in_words(self.control, unit)}, {self.row.control}"
@@ -188,7 +189,7 @@ def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
     sign = 1 if row.side == "more" else -1
     here, difference = _turned(unit.here, sign), _turned(unit.difference, sign)
     if not np.isfinite([here.value, difference.low, difference.high]).all():
-        return "undecided", "no interval"
+        return "undecided", "nothing differs" if difference.value == 0 else "no interval"
     is_gain = unit.here == unit.difference
     # What the paper prints, on the same side: its nearest and its farthest value.
     printed = sorted(sign * value for value in _limits(row))
@@ -268,7 +269,7 @@ def printed_in_words(row: pd.Series) -> str:
         limit, sign = (high, "≤ ") if np.isfinite(high) else (low, "≥ ")
         return sign + in_words(limit, row.unit)
     if not np.isfinite([low, high]).any():
-        return "in words"
+        return "–" if row.paper == "ours" else "in words"
     if low == high:
         return in_words(low, row.unit)
     return f"{in_words(low, row.unit)} to {in_words(high, row.unit)}"
