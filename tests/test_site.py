@@ -95,9 +95,8 @@ def test_what_a_paper_prints(low, high, unit, words):
     "outcome, numbers, words",
     [
         ("reproduced", (0.61, 0.57, 0.65), "✔ reproduced, 0.61 [0.57, 0.65]"),
-        ("✔ reproduced", (0.61, 0.57, 0.65), "✔ reproduced, 0.61 [0.57, 0.65]"),
         ("not found", (-0.0123, -0.05, 0.01), "✘ not found, −0.0123 [−0.05, 0.01]"),
-        ("measured", (1234.5, float("nan"), float("nan")), "measured, 1,234"),
+        ("measured", (1234.5, float("nan"), float("nan")), "– measured, 1,234"),
     ],
 )
 def test_outcome_in_words(outcome, numbers, words):
