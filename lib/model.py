@@ -362,4 +362,9 @@ def _confirm(model: PreTrainedModel, blocks: Sequence[Block]) -> bool:
                 f"block {b.index}: {type(b.layer).__name__}.{b.ffn_name} does not map its recorded "
                 "input to its recorded output, so it is not the FFN alone: choose another model."
             )
+    if not isinstance(returned[0], torch.Tensor | tuple):
+        raise InputError(
+            f"layers of {type(model).__name__} return a {type(returned[0]).__name__}, no tensor or "
+            "tuple, so a pass cannot be resumed at a block: choose another model."
+        )
     return isinstance(returned[0], tuple)

@@ -161,3 +161,13 @@ def test_a_start_token_outside_the_vocabulary_is_refused():
     tokenizer.start = 500
     with pytest.raises(InputError, match=r"start token 500.*99 tokens"):
         as_subject(build("llama", {}), tokenizer, "odd")
+
+
+def test_layers_that_return_lists_are_refused():
+    model = build("llama", {})
+    first, second = model.model.layers[:2]
+    one, two = first.forward, second.forward
+    first.forward = lambda *args, **kwargs: [one(*args, **kwargs)]
+    second.forward = lambda hidden, *args, **kwargs: two(hidden[0], *args, **kwargs)
+    with pytest.raises(InputError, match="return a list"):
+        as_subject(model, name="lists")

@@ -2,9 +2,11 @@
 
 import copy
 import hashlib
+import os
 import re
 import shutil
 import subprocess
+import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from torch import nn
 import lib.report
 from lib.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
 from lib.cache import cache_folder, step
+from lib.decoder import Shape, build_decoder
 from lib.descent import descend
 from lib.errors import InputError
 from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
@@ -28,10 +31,12 @@ from lib.model import TINY, as_subject, check_model, load_subject
 from lib.moments import Moments
 from lib.probes import PolyLinear, build, fit_probe
 from lib.report import start
-from lib.series import notebooks, plan
+from lib.routing import price
+from lib.series import main, notebooks, plan
 from lib.stats import Interval
 from lib.swap import heal, sweep
 from lib.text import Windows, check_corpus, cut_windows, load_corpus
+from lib.train import Recipe, train
 
 
 @pytest.fixture
@@ -365,3 +370,77 @@ def test_parts_are_disjoint_by_document(subject, text):
     rows = [{tuple(t) for t in part.tokens.tolist()} for part in parts]
     assert not rows[0] & rows[1] and not rows[0] & rows[2] and not rows[1] & rows[2]
     assert run.parts(text, subject.tokenizer, read=256)[2].n_tokens == 256
+
+
+def test_jobs_that_are_no_number(refused, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["series", "report"])
+    monkeypatch.setenv("N", "01")
+    monkeypatch.setattr("lib.series.run_snakemake", lambda command: pytest.fail("it ran"))
+    for jobs in ("0", "-1", "two", "1.5"):
+        monkeypatch.setenv("JOBS", jobs)
+        with refused(jobs, "JOBS"):
+            main()
+
+
+def test_render_takes_a_profile_and_refuses_an_unknown_one(refused, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["series", "render"])
+    monkeypatch.setenv("N", "00")
+    monkeypatch.setenv("PROFILE", "smok")
+    with refused("smok", "smoke"):
+        main()
+    given = []
+    monkeypatch.setenv("PROFILE", "smoke")
+    monkeypatch.setattr("lib.series.render", lambda names, config: given.append((names, config)))
+    main()
+    assert given == [(["00_start_here"], {"profile": "smoke", "number": "00"})]
+
+
+def test_a_notebook_without_trainings_is_not_trained(refused, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["series", "train"])
+    monkeypatch.setenv("N", "00")
+    with refused("00_start_here", "render"):
+        main()
+
+
+def test_a_routed_block_that_does_not_exist(refused, subject, test, fits):
+    with refused("block -1"):
+        price(subject, test, {"wrong": {-1: fits.plain[0]}})
+
+
+def test_nothing_to_train_or_to_measure(refused, subject, fit, test, fits):
+    rows = Rows(subject, fit[:8], test[:2], [2])
+    for call in (
+        lambda: fit_probe(rows, 2, fits.plain[2], "product", 0),
+        lambda: descend(rows, 2, "adamw", 1e-3, 0, 42),
+        lambda: descend(rows, 2, "adamw", float("nan"), 5, 42),
+        lambda: heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=0),
+        lambda: forward(subject, test[:0]),
+    ):
+        with refused():
+            call()
+
+
+def test_a_training_that_diverges_is_not_kept(refused, test):
+    shape = Shape(d=8, heads=2, vocab=4_096, n_ctx=64)
+    model = build_decoder([8, 8], shape)
+    model.lm_head.weight.data.fill_(float("inf"))
+    with refused("diverged", "smaller"):
+        train(model, test, Recipe(steps=2, batch=2, warmup=1))
+
+
+def test_long_texts_without_paragraphs_are_read(tmp_path):
+    shapes = {"line": "word " * 72_000, "pages": "\f".join(["a page of text. " * 50] * 60)}
+    for name, text in shapes.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+        corpus = load_corpus(str(tmp_path / f"{name}.txt"))
+        assert len(corpus.documents) >= 4 and "".join(corpus.documents) == text
+
+
+def test_left_over_parts_are_removed(own_cache):
+    folder = cache_folder() / "<lambda>"
+    folder.mkdir(parents=True)
+    for name, age in ((".old.part", 200_000), (".new.part", 10)):
+        (folder / name).write_text("")
+        os.utime(folder / name, (time.time() - age,) * 2)
+    step(version=1)(lambda: {"y": 1})()
+    assert [p.name for p in folder.glob(".*.part")] == [".new.part"]
