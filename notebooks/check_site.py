@@ -125,11 +125,15 @@ def addresses_elsewhere(page: str) -> list[str]:
 
 
 def faults_of_files(site: Path) -> list[str]:
-    """A sentence for each page whose HTML fetches something from another host."""
+    """A sentence for each page that fetches something from another host, or shows the source of a
+    table in the place of the table."""
     faults = []
     for path in sorted(site.glob("*.html")):
-        for address in addresses_elsewhere(path.read_text(encoding="utf-8")):
+        page = path.read_text(encoding="utf-8")
+        for address in addresses_elsewhere(page):
             faults.append(f"{path.name} fetches {address}: nothing may come from another host.")
+        if "| --- |" in page:
+            faults.append(f"{path.name} shows a table's source: it was not rendered as a table.")
     return faults
 
 

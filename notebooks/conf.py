@@ -26,6 +26,7 @@ smartquotes = False
 # What was executed is shown; nothing is executed here.
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # which knows tables
 nb_code_prompt_show, nb_code_prompt_hide = "Show code", "Hide code"
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3

@@ -182,3 +182,9 @@ def test_addresses_elsewhere_are_found(tmp_path):
 def test_a_folder_without_a_site_is_refused(tmp_path, capsys):
     assert check_site.main(tmp_path) == 1
     assert "make site" in capsys.readouterr().out
+
+
+def test_a_table_that_is_not_rendered_is_found(tmp_path):
+    (tmp_path / "01.html").write_text("<p>| a | b | | --- | --- | | 1 | 2 |</p>")
+    [fault] = check_site.faults_of_files(tmp_path)
+    assert "01.html" in fault and "table" in fault
