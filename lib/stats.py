@@ -184,11 +184,6 @@ def one_turn(profile: np.ndarray) -> np.ndarray:
     return best
 
 
-def chance_interval(draws: Sequence[float]) -> Interval:
-    """Mean and the central 95% of a statistic's draws in a world without the effect."""
-    return Interval(float(np.mean(draws)), *map(float, np.quantile(draws, [0.025, 0.975])))
-
-
 def rank_correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Interval:
     """Spearman's correlation with Fisher's z interval: over blocks, all of which are there (at
     thirty blocks it must pass 0.36 to be told from 0). The interval is nan below four blocks."""
