@@ -40,7 +40,7 @@ PROFILES = {
     "laptop": dict(
         model="smollm2-135m", corpus="wikipedia",
         fit=8_192, maps=6_144, read=1_536, documents=24, per_document=1,
-        seq_len=256, map_tokens=8_192, gate_tokens=6_144, test_documents=24, test_windows=1,
+        seq_len=256, map_tokens=8_192, gate_tokens=6_144, test_documents=12, test_windows=1,
     ),
     "study": dict(
         model="smollm2-135m", corpus="wikipedia",
