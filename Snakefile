@@ -25,6 +25,10 @@ rule all:
         expand("runs/{path}.ipynb", path=RUNS),
 
 
+# Where there are fewer reports than cores, each gets several.
+THREADS = max(1, (workflow.cores or 1) // max(1, len(RUNS)))
+
+
 # A rule a report, for Snakemake reads no priority from a wildcard: 01 first, the tour last.
 for k, (path, given) in enumerate(RUNS.items()):
 
@@ -41,7 +45,7 @@ for k, (path, given) in enumerate(RUNS.items()):
             path=path,
             given=json.dumps(given),
         priority: len(RUNS) - k
-        threads: 1
+        threads: THREADS
         resources:
             mem_mb=8_000,
             runtime=480,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from lib.affine import AffineMap, RepairedMap
+from lib.affine import AffineMap, RepairedMap, constant
 from lib.cache import step
 from lib.errors import InputError
 from lib.hooks import forward
@@ -99,6 +99,21 @@ def _parts(subject: Subject, windows: Windows) -> list[list[BlockSample]]:
 def gather(subject: Subject, windows: Windows) -> list[BlockSample]:
     """Moments of every FFN on all windows, from the same pass as `fit_maps`."""
     return [reduce(join, pieces) for pieces in zip(*_parts(subject, windows))]
+
+
+def mean_ablation(subject: Subject, windows: Windows) -> dict[int, AffineMap]:
+    """{block: map}: in each FFN's place its mean output on `windows`."""
+    what = f"on {windows.recipe} of {subject.recipe}"
+    return {
+        b: constant(sample.moments.mean_y.float(), f"mean of block {b} {what}")
+        for b, sample in enumerate(gather(subject, windows))
+    }
+
+
+def zero_ablation(subject: Subject) -> dict[int, AffineMap]:
+    """{block: map}: in each FFN's place nothing."""
+    width = subject.model.config.hidden_size
+    return {b: constant(torch.zeros(width), "zero") for b in range(len(subject))}
 
 
 def bulk_moments(sample: BlockSample, limit: float) -> Moments:

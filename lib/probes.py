@@ -1,13 +1,11 @@
 """Position-wise stand-ins for an FFN beyond the affine map: product and two-layer probes, how they
-are fitted, and the conjunction index (Whipp §3.2, §3.3, §5.3, §5.5)."""
+are trained, and the conjunction index (Whipp §3.2, §3.3, §5.3, §5.5)."""
 
 import copy
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,16 +20,16 @@ from lib.stats import Interval, ratio, sums
 
 START = -2.0  # initial log gate: exp(-2) = 0.135 (Whipp §5.3)
 BATCH, CHECKS = 256, 20
-FROZEN = ("product", "triple")  # a branch on the frozen closed-form map (Whipp §5.3)
-WHOLE = ("poly", "poly_wide", "dense2x", "dense_narrow", "poly2x")  # trained whole (§5.5)
-TARGETS = ("ffn", "permuted", "planted_product", "planted_triple", "planted_dense")
+FROZEN = ("product", "gelu")  # a branch on the frozen closed-form map (Whipp §5.3)
+MAP = ("weight", "bias")  # the affine part of a branch's module
+WHOLE = ("linear", "poly", "poly_wide", "dense2x", "poly2x", "ffn")  # trained whole (§5.5, §5.6)
 
 
 class PolyLinear(nn.Module):
-    """y = x W + b + exp(quad_scale) ∘ (Π_k x F_k) P: a linear term and `rank` products of `degree`
-    projections (Whipp §3.2). At d = 768, rank 16 and degree 2 it has 628,224 parameters."""
+    """y = x W + b + exp(quad_scale) ∘ ((x F_1) ∘ (x F_2)) P: a linear term and `rank` products of
+    two projections (Whipp §3.2). At d = 768 and rank 16 it has 628,224 parameters."""
 
-    def __init__(self, d: int, rank: int = 16, degree: int = 2, seed: int = 42):
+    def __init__(self, d: int, rank: int = 16, seed: int = 42):
         super().__init__()
         if not 1 <= rank <= d:
             raise InputError(f"rank {rank} is not possible at width {d}: use 1 to {d}.")
@@ -41,14 +39,34 @@ class PolyLinear(nn.Module):
             return nn.Parameter(torch.randn(shape, generator=g) * n**-0.5)
 
         self.weight, self.bias = normal(d, d, n=d), nn.Parameter(torch.zeros(d))
-        self.factors = normal(degree, d, rank, n=d)
+        self.factors = normal(2, d, rank, n=d)
         self.out = normal(rank, d, n=rank)
         self.quad_scale = nn.Parameter(torch.full((d,), START))
 
     def branch(self, x: torch.Tensor) -> torch.Tensor:
         """The product term alone."""
-        products = functools.reduce(torch.mul, [x @ f for f in self.factors])  # [..., rank]
+        products = (x @ self.factors[0]) * (x @ self.factors[1])  # [..., rank]
         return self.quad_scale.exp() * (products @ self.out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d] -> [..., d]
+        return x @ self.weight + self.bias + self.branch(x)
+
+
+class GeluLinear(nn.Module):
+    """y = x W + b + GELU(x A + a) B: a linear term and a few hidden units, as many as have the
+    parameters of a rank-16 product; the control of whether a product is what helps."""
+
+    def __init__(self, d: int, hidden: int, seed: int = 42):
+        super().__init__()
+        like = PolyLinear(d, 1, seed)
+        self.weight, self.bias = like.weight, like.bias
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.into, self.out = nn.Linear(d, hidden), nn.Linear(hidden, d, bias=False)
+
+    def branch(self, x: torch.Tensor) -> torch.Tensor:
+        """The hidden units alone."""
+        return self.out(nn.functional.gelu(self.into(x)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d] -> [..., d]
         return x @ self.weight + self.bias + self.branch(x)
@@ -57,39 +75,51 @@ class PolyLinear(nn.Module):
 def build(kind: str, d: int, seed: int = 42) -> nn.Module:
     """A fresh candidate. Raises InputError for an unknown kind.
 
-    product, poly: a bilinear term of rank 16; triple: three factors at the same parameters;
-    dense2x: Linear-GELU-Linear, d wide, dense_narrow: d/4 wide; poly2x: PolyLinear-GELU-PolyLinear;
-    poly_wide: a poly of about the parameters of dense2x.
+    product, poly: a bilinear term of rank 16 beside a linear one; gelu: hidden units of the same
+    parameters; linear: an affine map; dense2x: Linear-GELU-Linear, d wide; ffn: the same, 4 d wide;
+    poly2x: PolyLinear-GELU-PolyLinear; poly_wide: a poly of about the parameters of dense2x.
     """
     if kind not in (*FROZEN, *WHOLE):
         raise unknown("candidate", kind, [*FROZEN, *WHOLE])
     rank = min(16, d)
-    if kind == "triple":
-        return PolyLinear(d, max(1, rank * 3 // 4), 3, seed)
-    if kind == "poly_wide":
-        return PolyLinear(d, d // 3, 2, seed)
-    if kind == "poly2x":
-        layers = PolyLinear(d, rank, 2, seed), nn.GELU(), PolyLinear(d, rank, 2, seed + 2**31)
-        return nn.Sequential(*layers)
+    if kind == "gelu":
+        return GeluLinear(d, rank * 3 // 2, seed)
     if kind in ("product", "poly"):
-        return PolyLinear(d, rank, 2, seed)
+        return _uniform(PolyLinear(d, rank, seed), seed)
+    if kind == "poly_wide":
+        return _uniform(PolyLinear(d, d // 3, seed), seed)
+    if kind == "poly2x":
+        first, second = (build("poly", d, s) for s in (seed, seed + 2**31))
+        return nn.Sequential(first, nn.GELU(), second)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        hidden = d if kind == "dense2x" else d // 4
+        if kind == "linear":
+            return nn.Linear(d, d)
+        hidden = d if kind == "dense2x" else 4 * d
         return nn.Sequential(nn.Linear(d, hidden), nn.GELU(), nn.Linear(hidden, d))
+
+
+def _uniform(poly: PolyLinear, seed: int) -> PolyLinear:
+    """The paper's random start: each matrix uniform within ± one over the root of its inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    for matrix in (poly.weight, poly.factors, poly.out):
+        limit = matrix.shape[-2] ** -0.5
+        nn.init.uniform_(matrix, -limit, limit, generator=generator)
+    return poly
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A fitted candidate in one block's place, and its errors along its training."""
+    """A trained candidate in one block's place, and its errors along its training."""
 
     kind: str
-    seed: int
     d: int
     state: dict[str, torch.Tensor]
     """its weights at the checkpoint that was best on held-out fit rows"""
+    last_state: dict[str, torch.Tensor]
+    """its weights after the last step"""
     best: int
-    """which checkpoint that was; 0 is before any step, so a residual probe can stay at the map"""
+    """which checkpoint was best on held-out fit rows; 0 is before any step"""
     error: np.ndarray
     """[checkpoints, n]: Σ‖y-ŷ‖² on each test window"""
     linear: np.ndarray
@@ -97,24 +127,37 @@ class Fitted:
     total: np.ndarray
     """[n]: Σ‖y-ȳ‖², ȳ the mean of each feature over the test windows"""
     cosine: np.ndarray
-    """[2, n]: mean cosine of ŷ and y on each test window, of candidate and affine map"""
+    """[2, n]: mean cosine of ŷ and y on each test window, of the last weights and the affine map"""
     gate: tuple[float, float]
     """mean exp(quad_scale) at the start and at the best checkpoint; nan without products"""
     recipe: str | None = None
 
-    @cached_property
+    @property
     def module(self) -> nn.Module:
-        """The candidate, ready to be swapped in."""
-        module = build(self.kind, self.d, self.seed)
-        module.load_state_dict(self.state)
+        """The candidate at its best checkpoint, ready to be swapped in."""
+        return self._at(self.state, "best")
+
+    @property
+    def module_at_end(self) -> nn.Module:
+        """The candidate after its last step."""
+        return self._at(self.last_state, "last")
+
+    def _at(self, state: dict[str, torch.Tensor], which: str) -> nn.Module:
+        module = build(self.kind, self.d)
+        module.load_state_dict(state)
         module.requires_grad_(False).eval()
-        module.recipe = self.recipe
+        module.recipe = self.recipe and f"{self.recipe} {which}"
         return module
 
     @property
     def chosen_error(self) -> np.ndarray:
-        """[n]: the error on each test window at the best checkpoint."""
+        """[n]: the error on each test window at the checkpoint best on held-out fit rows."""
         return self.error[self.best]
+
+    @property
+    def printed_error(self) -> np.ndarray:
+        """[n]: the error at the checkpoint best on these very windows, the paper's reading."""
+        return self.error[self.error.sum(1).argmin()]
 
     def gain(self, document: np.ndarray, level: float = 0.95) -> Interval:
         """R² less that of the affine map, with its interval over documents."""
@@ -122,18 +165,7 @@ class Fitted:
         return ratio(saved, sums(self.total[:, None], document), level=level)
 
 
-class Units(NamedTuple):
-    """What a candidate is trained on: rows scaled to unit RMS."""
-
-    x: torch.Tensor
-    """[n, d]"""
-    target: torch.Tensor
-    """[n, d]: y, or for a branch on the frozen map what the map leaves"""
-    scale_x: float
-    scale_y: float
-
-
-@step(version=2)
+@step(version=3)
 def fit_probe(
     rows: Rows,
     block: int,
@@ -141,88 +173,104 @@ def fit_probe(
     kind: str,
     steps: int,
     seed: int = 42,
-    target: str = "ffn",
+    start: Literal["closed form", "random"] = "closed form",
+    planted: float = 0.0,
 ) -> Fitted:
-    """Fit one candidate (see `build`) to a block's FFN by AdamW.
+    """Train one candidate (see `build`) in a block's place, as the author's code does.
 
-    A product or triple is a branch on the frozen closed-form map `affine`; the others are trained
-    whole, a poly from the closed form. Inputs and outputs have unit RMS, gradients are clipped, the
-    rate is 2e-3 with a cosine: the paper's scale-aware fit (§5.5), with a schedule of ours. It is
-    trained on the first four fifths of the fit rows; the checkpoint is the best on the last fifth.
-
-    `target` "ffn" is the FFN. The others are worlds to compare with: "permuted" gives what the map
-    leaves to other positions in the fit text, so that there is nothing to find; the planted ones
-    put in its place, in both texts, a random rank-16 product, one of three factors, or a two-layer
-    network of width 32, of the same size. Raises InputError for an unknown kind or target.
+    AdamW without decay at a constant rate of 0.001, batches of 256 rows with replacement, raw x and
+    y. A product or gelu is a branch on the frozen closed-form map `affine`; the others are trained
+    whole, a linear or a poly from that map or from a `random` start. The first four fifths of the
+    fit rows are trained on, the last fifth chooses a checkpoint. Positions on which `affine` keeps
+    the FFN (a repaired map) are neither trained on nor scored. `planted` replaces that share of the
+    residual's variance by a random rank-16 product, in both texts: a world where there is something
+    to find. Raises InputError for an unknown kind.
     """
-    model = build(kind, len(affine.bias), seed)
-    if target not in TARGETS:
-        raise unknown("target", target, [*TARGETS])
-    if steps < 1:
-        raise InputError(f"a probe cannot be trained in {steps} steps: give 1 or more.")
+    if kind not in (*FROZEN, *WHOLE):
+        raise unknown("candidate", kind, [*FROZEN, *WHOLE])
+    if steps < 1 or not 0 <= planted <= 1:
+        raise InputError(
+            f"a probe cannot be trained in {steps} steps with a planted share of {planted}: give 1 "
+            "step or more and a share from 0 to 1."
+        )
     affine = copy.deepcopy(affine).cpu()
-    x, y, x_test, y_test = with_target(rows[block], affine, target, seed)
-    units = in_units(x, y, affine, kind)
-    start_at(model, affine, units, kind)
-    error_on_test = functools.partial(_test_error, model, x_test, y_test, units)
+    x, y, x_test, y_test = rows[block]
+    # Only rows that the map computes: [n, d] of the fit text; the test keeps its windows.
+    ordinary, scored = ~affine.massive(x), ~affine.massive(x_test)
+    x, y = x[ordinary], y[ordinary]
+    if planted:
+        y, y_test = _planted(planted, affine, x, y, x_test, y_test)
+    model = build(kind, x.shape[1], seed)
+    if kind in FROZEN or (start == "closed form" and hasattr(model, "weight")):
+        _start_at(model, affine)
     gate_at_start = mean_gate(model)
-    checkpoints, best = train_probe(model, units, kind, steps, seed, error_on_test)
-    checkpoints.restore(best)
-    gate = (gate_at_start, mean_gate(model))
-    to_raw_units(model, units)
+
+    # A branch on the frozen map learns what the map leaves.
+    left, left_test = y - affine(x), y_test - affine(x_test)
+    frozen = kind in FROZEN
+    predict = model.branch if frozen else model
+    target, target_test = (left, left_test) if frozen else (y, y_test)
+
+    def squared_error(difference: torch.Tensor) -> np.ndarray:  # [n, seq_len, d] -> [n]
+        by_position = difference.double().square().sum(2) * scored
+        return by_position.sum(1).numpy()
+
+    @torch.no_grad()
+    def error_on_test() -> np.ndarray:
+        return squared_error(predict(x_test) - target_test)
+
+    learnt = [p for name, p in model.named_parameters() if not frozen or name not in MAP]
+    kept = _train(model, predict, learnt, x, target, steps, seed, error_on_test)
+    states, held_out, error = kept
+    best = int(np.argmin(held_out))
     with torch.no_grad():
-        guesses = model(x_test), affine(x_test)
+        guesses = model(x_test), affine(x_test)  # after the last step
         cosine = [torch.cosine_similarity(g, y_test, dim=-1).double().mean(1) for g in guesses]
-    centred = y_test.double() - y_test.double().mean((0, 1))
+    model.load_state_dict(states[best])
     return Fitted(
         kind,
-        seed,
         x.shape[1],
-        dict(model.state_dict()),
+        states[best],
+        states[-1],
         best,
-        error=np.stack(checkpoints.error),
-        linear=(guesses[1] - y_test).double().square().sum((1, 2)).numpy(),
-        total=centred.square().sum((1, 2)).numpy(),
+        error=np.nan_to_num(np.stack(error), nan=np.inf),
+        linear=squared_error(left_test),
+        total=squared_error(y_test.double() - y_test[scored].double().mean(0)),
         cosine=torch.stack(cosine).numpy(),
-        gate=gate,
+        gate=(gate_at_start, mean_gate(model)),
     )
 
 
-def with_target(
-    rows: tuple[torch.Tensor, ...], affine: AffineMap, target: str, seed: int
-) -> tuple[torch.Tensor, ...]:
-    """x, y [n, d] and x_test, y_test [m, seq_len, d] with what one of TARGETS puts in y's place."""
-    x, y, x_test, y_test = rows
-    if target == "ffn":
-        return x, y, x_test, y_test
-    if target == "permuted":
-        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
-        return x, affine(x) + (y - affine(x))[order], x_test, y_test
-    # The planted function and its scales are those of the fit text, in both texts.
-    size, scale_x = rms(y - affine(x)), rms(x)
-    planted = planted_function(target, x.shape[1])
-    scale = size / rms(planted(x / scale_x))
-    return (
-        x,
-        affine(x) + scale * planted(x / scale_x),
-        x_test,
-        affine(x_test) + scale * planted(x_test / scale_x),
-    )
+def _planted(
+    share: float,
+    affine: AffineMap,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    x_test: torch.Tensor,
+    y_test: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y and y_test whose residuals about the map are for `share` of their variance a random rank-16
+    product of x; function and scales are those of the fit text, in both texts."""
+    product, residual = planted_product(x.shape[1]), y - affine(x)
+    scale_x = rms(x)
+    scale = rms(residual) / rms(product(x / scale_x))
+
+    def mixed(inputs: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+        found = scale * product(inputs / scale_x)
+        return affine(inputs) + (1 - share) ** 0.5 * rest + share**0.5 * found
+
+    return mixed(x, residual), mixed(x_test, y_test - affine(x_test))
 
 
-def planted_function(target: str, d: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A random function of rows of unit RMS [..., d], the same for the same `target` and width."""
+def planted_product(d: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A random rank-16 product of rows of unit RMS [..., d], the same for the same width."""
     generator = torch.Generator().manual_seed(7)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator) * shape[0] ** -0.5
 
-    if target == "planted_dense":
-        into, out = draw(d, 32), draw(32, d)
-        return lambda x: nn.functional.gelu(2 * x @ into) @ out
-    factors = [draw(d, 16) for _ in range(2 if target == "planted_product" else 3)]
-    out = draw(16, d)
-    return lambda x: functools.reduce(torch.mul, [x @ f for f in factors]) @ out
+    u, v, out = draw(d, 16), draw(d, 16), draw(16, d)
+    return lambda x: ((x @ u) * (x @ v)) @ out
 
 
 def rms(values: torch.Tensor) -> float:
@@ -230,80 +278,49 @@ def rms(values: torch.Tensor) -> float:
     return float(values.double().square().mean().sqrt())
 
 
-def in_units(x: torch.Tensor, y: torch.Tensor, affine: AffineMap, kind: str) -> Units:
-    """Fit rows scaled to unit RMS; the target of a frozen kind is what the map leaves."""
-    target = y - affine(x) if kind in FROZEN else y
-    scale_x, scale_y = rms(x), rms(target)
-    return Units(x / scale_x, target / scale_y, scale_x, scale_y)
-
-
 @torch.no_grad()
-def start_at(model: nn.Module, affine: AffineMap, units: Units, kind: str) -> None:
-    """Put a PolyLinear at the closed-form map, in the units it is trained in."""
-    if isinstance(model, PolyLinear):
-        model.weight.copy_(affine.weight * units.scale_x / units.scale_y)
-        model.bias.copy_(affine.bias / units.scale_y)
-        if kind in FROZEN:
-            model.out.zero_()  # the branch starts at nothing
+def _start_at(model: nn.Module, affine: AffineMap) -> None:
+    """Put the affine part of a candidate at the closed-form map."""
+    weight = affine.weight.T if isinstance(model, nn.Linear) else affine.weight
+    model.weight.copy_(weight)
+    model.bias.copy_(affine.bias)
 
 
-class Checkpoints:
-    """What is kept along a training: weights, error on held-out fit rows, error on test windows."""
-
-    def __init__(self, model: nn.Module):
-        self.model, self.states, self.held_out, self.error = model, [], [], []
-
-    def keep(self, held_out: float, error: np.ndarray) -> None:
-        self.states.append(copy.deepcopy(self.model.state_dict()))
-        self.held_out.append(held_out if math.isfinite(held_out) else math.inf)
-        self.error.append(np.nan_to_num(error, nan=np.inf))
-
-    def restore(self, k: int) -> None:
-        """Give the model the weights of checkpoint k."""
-        self.model.load_state_dict(self.states[k])
-
-
-def train_probe(
+def _train(
     model: nn.Module,
-    units: Units,
-    kind: str,
+    predict: Callable[[torch.Tensor], torch.Tensor],
+    learnt: list[nn.Parameter],
+    x: torch.Tensor,
+    target: torch.Tensor,
     steps: int,
     seed: int,
     error_on_test: Callable[[], np.ndarray],
-) -> tuple[Checkpoints, int]:
-    """Train by AdamW, with CHECKS checkpoints and one before any step; which is best on the last
-    fifth of the rows, on which nothing is trained."""
-    frozen = kind in FROZEN
-    predict = model.branch if frozen else model
-    learnt = [p for n, p in model.named_parameters() if not (frozen and n in ("weight", "bias"))]
-    optimizer = torch.optim.AdamW(learnt, lr=2e-3, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    cut = len(units.x) - len(units.x) // 5
+) -> tuple[list[dict], list[float], list[np.ndarray]]:
+    """Train `learnt`, with CHECKS evenly spaced checkpoints and one before any step.
+
+    Returns of each checkpoint the model's weights, the error on the last fifth of the rows, on
+    which nothing is trained, and the errors of the test windows.
+    """
+    optimizer = torch.optim.AdamW(learnt, lr=1e-3, weight_decay=0.0)
+    cut = len(x) - len(x) // 5
     marks = {round(steps * k / CHECKS) for k in range(CHECKS + 1)}
     generator = torch.Generator().manual_seed(seed)
-    checkpoints = Checkpoints(model)
-    for k in tqdm(range(steps + 1), desc=kind, delay=2, leave=False):
+    states, held_out, error = [], [], []
+    for k in tqdm(range(steps + 1), desc="probe", delay=2, leave=False):
         if k in marks:
             with torch.no_grad():
-                left = predict(units.x[cut:]) - units.target[cut:]
-            checkpoints.keep(float(left.square().mean()), error_on_test())
+                value = float((predict(x[cut:]) - target[cut:]).double().square().mean())
+            states.append(copy.deepcopy(model.state_dict()))
+            held_out.append(value if math.isfinite(value) else math.inf)
+            error.append(error_on_test())
         if k == steps:
             break
         index = torch.randint(cut, (BATCH,), generator=generator)
-        loss = (predict(units.x[index]) - units.target[index]).square().mean()
+        loss = (predict(x[index]) - target[index]).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(learnt, 1.0)
         optimizer.step()
-        schedule.step()
-    return checkpoints, int(np.argmin(checkpoints.held_out))
-
-
-@torch.no_grad()
-def _test_error(model: nn.Module, x: torch.Tensor, y: torch.Tensor, units: Units) -> np.ndarray:
-    """Σ‖y-ŷ‖² of each test window in raw units, x and y [n, seq_len, d] -> [n]."""
-    guess = model(x / units.scale_x) * units.scale_y
-    return (guess - y).double().square().sum((1, 2)).numpy()
+    return states, held_out, error
 
 
 def mean_gate(model: nn.Module) -> float:
@@ -311,18 +328,6 @@ def mean_gate(model: nn.Module) -> float:
     return (
         float(model.quad_scale.detach().exp().mean()) if isinstance(model, PolyLinear) else math.nan
     )
-
-
-@torch.no_grad()
-def to_raw_units(model: nn.Module, units: Units) -> None:
-    """The same map between raw units: the scales folded into the first and the last layer."""
-    layers = list(model) if isinstance(model, nn.Sequential) else [model]
-    for name in ("weight", "factors"):
-        if hasattr(layers[0], name):
-            getattr(layers[0], name).div_(units.scale_x)
-    for name in ("weight", "bias", "out"):
-        if hasattr(layers[-1], name):
-            getattr(layers[-1], name).mul_(units.scale_y)
 
 
 def n_params(module: nn.Module) -> int:

@@ -4,6 +4,7 @@ feature, both by test window, so that documents can be resampled."""
 import numpy as np
 import torch
 
+from lib.affine import AffineMap
 from lib.cache import step
 from lib.hooks import forward
 from lib.linear import Fits, bulk_moments, gather
@@ -18,6 +19,13 @@ def directions(train: Moments) -> torch.Tensor:
     weight = train.fit().weight
     _, v = torch.linalg.eigh(weight.T @ train.sxx @ weight)
     return v.flip(1)[:, : min(weight.shape[1], len(train.eigen[0]))]
+
+
+def through(moments: Moments, v: torch.Tensor) -> AffineMap:
+    """The least-squares map whose output varies only along the directions v [d, k], and has its
+    mean along all others: with the first k columns of `directions` the rank-k regression."""
+    weight = moments.fit().weight @ v @ v.T
+    return AffineMap(weight.float(), (moments.mean_y - moments.mean_x @ weight).float())
 
 
 @step(version=2)
@@ -67,14 +75,10 @@ def rank_r2(found: dict, block: int, weights: np.ndarray) -> np.ndarray:
 
 
 def effective_rank(r2: np.ndarray, share: float = 0.9) -> np.ndarray:
-    """Where R² reaches `share` of the full map's (Whipp §3.3), [draws], from r2 [draws, k]; nan
-    where the full map explains nothing. Interpolated between ranks, so that it varies smoothly with
-    the documents: the paper's k is the next whole number."""
-    k = (r2 >= share * r2[:, -1:]).argmax(1)
-    r2, row = np.pad(r2, ((0, 0), (1, 0))), np.arange(len(r2))
-    below, above = r2[row, k], r2[row, k + 1]
-    found = k + np.clip((share * r2[:, -1] - below) / (above - below), 0, 1)
-    return np.where(r2[:, -1] > 0, found, np.nan)
+    """The smallest rank whose R² reaches `share` of the full map's (Whipp §3.3), [draws], from r2
+    [draws, k]; nan where the full map explains nothing."""
+    reached = r2 >= share * r2[:, -1:]
+    return np.where(r2[:, -1] > 0, 1.0 + reached.argmax(1), np.nan)
 
 
 def median_feature_r2(found: dict, block: int, weights: np.ndarray) -> np.ndarray:

@@ -294,7 +294,8 @@ def main() -> None:
     lock = FileLock(folder / ".lock")
     try:
         with lock.acquire(timeout=0):
-            print(f"{len(runs)} reports, {jobs} at once; read them in {folder / 'index.html'}")
+            at_once = min(len(runs), int(jobs))
+            print(f"{len(runs)} reports, {at_once} at once; read them in {folder / 'index.html'}")
             sys.stdout.flush()
             sys.exit(run_snakemake(command))
     except Timeout:

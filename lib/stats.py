@@ -187,9 +187,53 @@ def one_turn(profile: np.ndarray) -> np.ndarray:
 def rank_correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Interval:
     """Spearman's correlation with Fisher's z interval: over blocks, all of which are there (at
     thirty blocks it must pass 0.36 to be told from 0). The interval is nan below four blocks."""
-    rho = float(scipy.stats.spearmanr(x, y).statistic)
-    if len(x) < 4:
-        return Interval(rho, np.nan, np.nan)
-    half = scipy.stats.norm.ppf((1 + level) / 2) * np.sqrt(1.06 / (len(x) - 3))
-    z = np.arctanh(np.clip(rho, -0.9999, 0.9999))
-    return Interval(rho, float(np.tanh(z - half)), float(np.tanh(z + half)))
+    return _fisher(float(scipy.stats.spearmanr(x, y).statistic), len(x), 1.06, level)
+
+
+def correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Interval:
+    """Pearson's correlation with Fisher's z interval, over blocks; nan below four."""
+    return _fisher(float(scipy.stats.pearsonr(x, y).statistic), len(x), 1.0, level)
+
+
+def _fisher(r: float, n: int, variance: float, level: float) -> Interval:
+    if n < 4:
+        return Interval(r, np.nan, np.nan)
+    half = scipy.stats.norm.ppf((1 + level) / 2) * np.sqrt(variance / (n - 3))
+    z = np.arctanh(np.clip(r, -0.9999, 0.9999))
+    return Interval(r, float(np.tanh(z - half)), float(np.tanh(z + half)))
+
+
+def paired_correlations(
+    here: tuple[Sequence[float], Sequence[float]],
+    control: tuple[Sequence[float], Sequence[float]],
+    ranks: bool = False,
+) -> Paired:
+    """Two correlations over the same blocks, each an (x, y), with Fisher's intervals, and their
+    difference, resampled over blocks; `ranks`: Spearman's."""
+    one = rank_correlation if ranks else correlation
+    values = [np.array(side, float) for side in (here, control)]
+    if ranks:
+        values = [scipy.stats.rankdata(side, axis=1) for side in values]
+
+    def weighted(side: np.ndarray) -> Statistic:
+        return lambda w: np.array([_weighted_correlation(*side, row) for row in w])
+
+    difference = interval(
+        lambda w: weighted(values[0])(w) - weighted(values[1])(w), np.arange(len(here[0]))
+    )
+    return Paired(one(*here), one(*control), difference)
+
+
+def _weighted_correlation(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
+    """Pearson's correlation of values with weights, each [n]."""
+    x, y = x - np.average(x, weights=w), y - np.average(y, weights=w)
+    return float((w @ (x * y)) / np.sqrt((w @ x**2) * (w @ y**2)))
+
+
+def permute_within(values: np.ndarray, group: np.ndarray, seed: int = 42) -> np.ndarray:
+    """The values [n, ...] in another order within each group (document) of rows [n]."""
+    rng, permuted = np.random.default_rng(seed), values.copy()
+    for name in np.unique(group):
+        rows = np.flatnonzero(group == name)
+        permuted[rows] = values[rng.permutation(rows)]
+    return permuted

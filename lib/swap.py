@@ -1,7 +1,8 @@
 """What replacing one FFN costs the live model (Whipp §5.6): losses, the swap sweep, healing."""
 
+import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,6 +156,56 @@ def _swapped(
     """Losses with `module` in the place of a block's FFN, [n, predictions]."""
     with resume(subject, block, streams(block)), swap(subject.blocks[block], module):
         return losses(subject, chunk.tokens).cpu().numpy()
+
+
+@step(version=1)
+def expected_added_loss(
+    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
+) -> np.ndarray:
+    """What each map would add to the loss, guessed without a swap from one backward pass (ours):
+    two terms of each block and window in nats a prediction, [blocks, 2, n].
+
+    With g the gradient of a window's summed loss at the FFN's output, and e the map's error there:
+    Σ g·e over positions, and ½ Σ (g·e)², where the squared gradient stands for the curvature.
+    """
+    check_windows(subject, windows)
+    terms = np.zeros((len(maps), 2, len(windows)))
+    bar = tqdm(windows.tokens.split(1), desc="gradients", unit="window", delay=2, leave=False)
+    for n, tokens in enumerate(bar):
+        with torch.enable_grad(), _output_leaves(subject) as at:
+            logits = subject.model(tokens.to(subject.device), use_cache=False).logits
+            predicted = logits[0, subject.n_start : -1]
+            target = tokens[0, 1 + subject.n_start :].to(subject.device)
+            nn.functional.cross_entropy(predicted, target, reduction="sum").backward()
+        for k, (b, module) in enumerate(maps.items()):
+            x, y, leaf = at[b]  # [1, position, d_model]
+            error = (module.to(x.device)(x) - y) * ~module.massive(x)[..., None]
+            along = (leaf.grad * error).double().sum(-1)[:, subject.n_start :]  # g·e, [1, position]
+            terms[k, 0, n] = along.sum() / len(target)
+            terms[k, 1, n] = along.square().sum() / 2 / len(target)
+    return terms
+
+
+@contextlib.contextmanager
+def _output_leaves(subject: Subject) -> Iterator[dict]:
+    """While open, {block: (x, y, leaf)} of the last forward pass; zeros are added to y, whose
+    gradient is the loss's at the FFN's output."""
+    at: dict = {}
+
+    def hook_of(index: int) -> Callable:
+        def hook(_, args: tuple, y: torch.Tensor) -> torch.Tensor:
+            leaf = torch.zeros_like(y, requires_grad=True)
+            at[index] = (args[0].detach(), y.detach(), leaf)
+            return y + leaf
+
+        return hook
+
+    handles = [b.ffn.register_forward_hook(hook_of(b.index)) for b in subject.blocks]
+    try:
+        yield at
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def heal(

@@ -85,7 +85,7 @@ def compute() -> dict[str, dict]:
     keep(_predictions, "entropy", _predictions(subject, test)["entropy"].mean())
 
     rows = Rows(subject, fit, test, [2])
-    for kind in ("product", "triple", "dense2x"):
+    for kind in ("product", "gelu", "dense2x"):
         probe = fit_probe(rows, 2, fits.plain[2], kind, 60)
         keep(fit_probe, f"gain of a {kind} in block 2", probe.gain(test.document).value)
     for optimizer, rate in (("sgd", 1e-2), ("adamw", 1e-3)):

@@ -143,7 +143,7 @@ def test_unknown_block(refused, subject, test, fits):
         pass
 
 
-def test_unknown_candidate_target_and_optimizer(refused, subject, test, fits):
+def test_unknown_candidate_share_and_optimizer(refused, subject, test, fits):
     with refused("candidate", "prodcut", "did you mean 'product'"):
         build("prodcut", 16)
 
@@ -151,9 +151,10 @@ def test_unknown_candidate_target_and_optimizer(refused, subject, test, fits):
         def __getitem__(self, block):
             raise AssertionError("rows were captured before the names were checked")
 
-    for kind, target in (("prodcut", "ffn"), ("product", "fnf")):
-        with refused("unknown"):
-            fit_probe(Untouched(), 0, fits.plain[0], kind, 1, target=target)
+    with refused("unknown"):
+        fit_probe(Untouched(), 0, fits.plain[0], "prodcut", 1)
+    with refused("share of 2"):
+        fit_probe(Untouched(), 0, fits.plain[0], "product", 1, planted=2)
     with refused("rank 17", "1 to 16"):
         PolyLinear(16, 17)
     with refused("adam", "adamw"):

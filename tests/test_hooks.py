@@ -10,10 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from lib.affine import AffineMap
+from lib.affine import AffineMap, RepairedMap
 from lib.hooks import capture, capture_residual, forward, record, resume, swap
 from lib.model import load_subject
-from lib.swap import batch_size, heal, losses, next_token_losses, sweep, trainable
+from lib.swap import (
+    batch_size,
+    expected_added_loss,
+    heal,
+    losses,
+    next_token_losses,
+    sweep,
+    trainable,
+)
+from lib.text import cut_windows, load_corpus
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +149,37 @@ def test_sweep_tables(subject, test, fits):
     assert wide > narrow  # joint over six rows
     against = found.cost(1, against=0).value
     assert 1 + against == pytest.approx((1 + found.cost(1).value) / (1 + found.cost(0).value))
+
+
+def test_expected_added_loss_is_its_formula(each_subject):
+    """The first term against the loss's own slope, by finite differences."""
+    own = each_subject
+    windows = cut_windows(load_corpus("wikipedia-sample").test, own.tokenizer, 32, name="few")[:2]
+    b, width = 2, own.d_model
+    maps = {b: AffineMap(torch.zeros(width, width), torch.full((width,), 0.01))}
+    terms = expected_added_loss(own, windows, maps)
+    assert terms.shape == (1, 2, 2)
+
+    class Blend(torch.nn.Module):
+        """A step of size `eps` from the FFN to the map."""
+
+        def __init__(self, eps):
+            super().__init__()
+            self.eps, self.ffn = eps, own.blocks[b].original
+
+        def forward(self, x):
+            return (1 - self.eps) * self.ffn(x) + self.eps * maps[b](x)
+
+    eps = 1e-2
+    with swap(own.blocks[b], Blend(eps)):
+        up = losses(own, windows.tokens).mean(1).numpy()
+    with swap(own.blocks[b], Blend(-eps)):
+        down = losses(own, windows.tokens).mean(1).numpy()
+    np.testing.assert_allclose(terms[0, 0], (up - down) / (2 * eps), rtol=0.02, atol=1e-4)
+    assert (terms[:, 1] > 0).all()
+    # A map that is the FFN costs nothing; one that keeps the FFN everywhere neither.
+    kept = RepairedMap(maps[b].weight, maps[b].bias, torch.zeros(width), -1.0)
+    assert not expected_added_loss(own, windows, {b: kept}).any()
 
 
 def test_trainable_copies_compute_the_same(subject, fits, rows):

@@ -23,7 +23,14 @@ from lib.linear import (
 )
 from lib.model import load_subject
 from lib.moments import Moments, collect, join
-from lib.rank import directions, effective_rank, median_feature_r2, rank_gains, rank_r2
+from lib.rank import (
+    directions,
+    effective_rank,
+    median_feature_r2,
+    rank_gains,
+    rank_r2,
+    through,
+)
 from lib.stats import interval
 from lib.swap import sweep
 from lib.text import Windows
@@ -287,9 +294,25 @@ def test_output_directions_of_a_planted_rank(generator):
 def test_effective_rank_by_hand():
     r2 = np.array([[0.4, 0.7, 0.8, 1.0], [-0.3, -0.2, -0.1, 0.0], [0.95, 1, 1, 1]])
     found = effective_rank(r2)
-    assert found[0] == pytest.approx(3.5) and np.isnan(found[1])
-    assert found[2] == pytest.approx(0.9 / 0.95)
-    assert np.ceil(effective_rank(r2[:1], 0.8)) == (r2[0] >= 0.8).argmax() + 1
+    assert found[0] == 4 and np.isnan(found[1]) and found[2] == 1
+    assert effective_rank(r2[:1], 0.8) == 3
+
+
+def test_a_map_through_all_directions_is_the_map_and_through_few_their_regression(generator):
+    x = torch.randn(400, 6, generator=generator)
+    y = x @ torch.randn(6, 6, generator=generator) + 0.5 * torch.randn(400, 6, generator=generator)
+    moments = Moments.of(x, y)
+    v = directions(moments)
+    whole = through(moments, v)
+    torch.testing.assert_close(whole(x), moments.fit()(x.double()).float(), rtol=1e-4, atol=1e-4)
+    # Rank one: the leading pair of the map's outputs on the projected output.
+    one = through(moments, v[:, :1])
+    projected = (
+        moments.mean_y + ((moments.fit()(x.double()) - moments.mean_y) @ v[:, :1]) @ v[:, :1].T
+    )
+    torch.testing.assert_close(one(x).double(), projected, rtol=1e-4, atol=1e-4)
+    best = [(y - through(moments, v[:, k : k + 1])(x)).square().sum() for k in range(6)]
+    assert min(best) == best[0]
 
 
 def test_descent_climbs_towards_the_closed_form(subject, fit, test, scores):

@@ -16,6 +16,8 @@ from lib.stats import (
     interval,
     intervals,
     over_seeds,
+    paired_correlations,
+    permute_within,
     rank_correlation,
     spread,
     sums,
@@ -250,3 +252,25 @@ def test_an_interval_ends_at_what_is_possible():
 
     free, cut = interval(share, document), interval(share, document, possible=(0.0, 1.0))
     assert free.high > 1 == cut.high and cut.low == free.low and cut.value == free.value
+
+
+def test_correlations_are_scipys_and_their_difference_is_paired():
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=40), rng.normal(size=40)
+    y = x + 0.3 * noise
+    found = paired_correlations((x, y), (x, noise))
+    assert found.here.value == pytest.approx(scipy.stats.pearsonr(x, y).statistic)
+    ends = scipy.stats.pearsonr(x, y).confidence_interval()
+    assert (found.here.low, found.here.high) == pytest.approx((ends.low, ends.high), abs=1e-3)
+    assert found.difference.low > 0
+    assert found.difference.value == pytest.approx(found.here.value - found.control.value)
+    by_rank = paired_correlations((x, np.exp(5 * y)), (x, y), ranks=True)
+    assert by_rank.difference.value == pytest.approx(0, abs=1e-12)
+
+
+def test_permuted_within_documents():
+    document = np.repeat([3, 1, 7], 10)
+    values = np.arange(30)
+    found = permute_within(values, document)
+    assert (found != values).any() and (np.sort(found) == values).all()
+    np.testing.assert_array_equal(found // 10, values // 10)
