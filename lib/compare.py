@@ -113,13 +113,17 @@ class Comparison:
 
 
 def compare(
-    id: str, here: Values, control: Values | None = None, difference: Values | None = None
+    id: str,
+    here: Values,
+    control: Values | None = None,
+    difference: Values | None = None,
+    blocks: Sequence[int] | None = None,
 ) -> Comparison:
     """Judge a row: `here` and `control` with their intervals, and their paired `difference`.
 
     Where the paper prints the difference itself (a gain, a change), `here` and `difference` are
     both that gain and `control` is the baseline's value. A quantity that begins with "some" or
-    "every" takes a joint interval for each unit. Raises InputError for an unknown id, an effect
+    "every" takes a joint interval for each unit, `blocks` of them or all. Raises InputError for an unknown id, an effect
     without control and difference, and values that do not fit the row.
     """
     if id not in rows().index:
@@ -151,7 +155,8 @@ def compare(
         outcome = "found"
     unit = units[chosen]
     if len(units) > 1 and row.kind != "measured":
-        note = f"{note}; block {chosen}" if note else f"block {chosen}"
+        block = chosen if blocks is None else blocks[chosen]
+        note = f"{note}; block {block}" if note else f"block {block}"
     return Comparison(id, outcome, unit.here, unit.control, unit.difference, note)
 
 

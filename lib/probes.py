@@ -63,6 +63,7 @@ class GeluLinear(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.into, self.out = nn.Linear(d, hidden), nn.Linear(hidden, d, bias=False)
+        nn.init.zeros_(self.out.weight)  # it starts at the map
 
     def branch(self, x: torch.Tensor) -> torch.Tensor:
         """The hidden units alone."""

@@ -28,6 +28,17 @@ def through(moments: Moments, v: torch.Tensor) -> AffineMap:
     return AffineMap(weight.float(), (moments.mean_y - moments.mean_x @ weight).float())
 
 
+@step(version=1)
+def cut_maps(subject: Subject, windows: Windows, first: int, stop: int) -> dict[int, AffineMap]:
+    """{block: map}: each FFN's least-squares map through its output directions `first` to `stop`
+    - 1 alone, all others at their mean; (0, k) is the rank-k regression."""
+    samples = gather(subject, windows)
+    return {
+        b: through(sample.moments, directions(sample.moments)[:, first:stop])
+        for b, sample in enumerate(samples)
+    }
+
+
 @step(version=2)
 def rank_gains(
     subject: Subject, fit: Windows, test: Windows, fits: Fits, bulk: bool = False

@@ -38,9 +38,11 @@ def interval(
     draws: int = 1000,
     seed: int = 42,
     possible: tuple[float, float] = (-np.inf, np.inf),
+    least: float = 0.0,
 ) -> Interval:
     """Bootstrap over documents of a statistic of weighted rows, with a t half-width; an interval
-    ends at what is `possible`, (0, 1) for a share.
+    ends at what is `possible`, (0, 1) for a share, and is at least `least` wide to either side (0.5
+    for a whole number).
 
     `stat` maps weights [k, n] of the n rows to k values; `document` [n] names each row's document
     (pass sums by document where sums suffice). For k units at once use level = 1 - 0.05 / k. Below
@@ -53,6 +55,7 @@ def interval(
         return Interval(value, np.nan, np.nan)
     w = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)[:, i]
     half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * float(stat(w).std(0)) * np.sqrt(n / (n - 1))
+    half = max(half, least)
     if not half > 0:
         return Interval(value, np.nan, np.nan)
     return Interval(value, value - half, value + half).cut(*possible)

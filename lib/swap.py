@@ -85,6 +85,11 @@ class Sweep:
         """Predictions of each document, [documents]."""
         return sums(np.ones_like(self.base), self.document)
 
+    def of_windows(self, rows: np.ndarray) -> "Sweep":
+        """The losses on some of the windows."""
+        swapped = {key: values[rows] for key, values in self.swapped.items()}
+        return Sweep(self.base[rows], swapped, self.document[rows])
+
     def cost(self, key, level: float = 0.95, against=None) -> Interval:
         """Relative change of perplexity by a swap (0.05: +5%), exp of the mean loss difference
         less 1, over documents; `against` another swap rather than none."""

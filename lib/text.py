@@ -284,6 +284,12 @@ class Windows:
                 seen[name] += 1
         return self[np.array(kept)]
 
+    @property
+    def first_of_document(self) -> np.ndarray:
+        """Which windows are the first of their document, [n] bool."""
+        _, first = np.unique(self.document, return_index=True)
+        return np.isin(np.arange(len(self)), first)
+
     def folds(self, k: int) -> np.ndarray:
         """The fold of each window, [n]: documents dealt to the fold with the fewest windows, the
         longest first. Raises InputError if there are fewer documents than folds."""

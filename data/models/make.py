@@ -2,8 +2,9 @@
 
     python data/models/make.py tiny-neox-43        # family and seed, about 13 core-minutes each
 
-Three families of six blocks of width 128, all on the same text with the same 4,096-token byte-level
-BPE: GPT-2 (sequential, GELU), GPT-NeoX (parallel, GELU) and Llama (sequential, SwiGLU).
+Four families of six blocks of width 128, all on the same text with the same 4,096-token byte-level
+BPE: GPT-2 (sequential, GELU), GPT-NeoX (parallel, GELU), Llama (sequential, SwiGLU) and the same Llama
+with an ungated GELU FFN (Arcee's architecture).
 """
 
 import sys
@@ -47,6 +48,18 @@ FAMILIES = {
         num_hidden_layers=6,
         num_attention_heads=4,
         intermediate_size=344,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+    ),
+    # Llama with two matrices and a GELU in the place of three and a gate, of as many parameters.
+    "tiny-ungated": dict(
+        model_type="arcee",
+        hidden_act="gelu",
+        hidden_size=128,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        intermediate_size=516,
         max_position_embeddings=256,
         tie_word_embeddings=True,
     ),
