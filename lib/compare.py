@@ -123,8 +123,9 @@ def compare(
 
     Where the paper prints the difference itself (a gain, a change), `here` and `difference` are
     both that gain and `control` is the baseline's value. A quantity that begins with "some" or
-    "every" takes a joint interval for each unit, `blocks` of them or all. Raises InputError for an unknown id, an effect
-    without control and difference, and values that do not fit the row.
+    "every" takes a joint interval for each unit, which are all blocks or those named in `blocks`.
+    Raises InputError for an unknown id, an effect without control and difference, and values that
+    do not fit the row.
     """
     if id not in rows().index:
         near = get_close_matches(id, rows().index, 3)

@@ -100,6 +100,8 @@ def test_some_asks_for_one_block_and_every_for_all():
 
     assert judged("some", no, yes, open_).outcome == "reproduced"
     assert "block 1" in judged("some", no, yes, open_).note
+    named = compare("some", [i(0.2), i(0.5)], [i(0.0)] * 2, [i(0.0, 0.3), i(0.5)], blocks=[4, 9])
+    assert named.outcome == "reproduced" and named.note.endswith("block 9")
     far = judged("some", yes, i(0.9), no)  # of those that agree, the farthest is shown
     assert far.outcome == "reproduced" and far.difference.value == 0.9
     assert judged("every", i(0.9), yes).difference.value == 0.5

@@ -12,6 +12,7 @@ from torch import nn
 
 from lib.affine import AffineMap, RepairedMap
 from lib.hooks import capture, capture_residual, forward, record, resume, swap
+from lib.linear import mean_ablation, zero_ablation
 from lib.model import load_subject
 from lib.swap import (
     batch_size,
@@ -139,6 +140,22 @@ def test_sweep_is_whole_model_evaluation(subject, test, fits):
         assert found.cost(key).value == pytest.approx(ratio, abs=1e-6)
     assert found.perplexity == pytest.approx(np.exp(base.mean()))
     np.testing.assert_array_equal(found.swapped[3, "ffn"], found.base)
+
+
+def test_ablations_and_some_windows_of_a_sweep(subject, test, fit, rows):
+    means, zeros = mean_ablation(subject, fit), zero_ablation(subject)
+    _, y = capture(subject, fit, [2])[2]
+    expected = y.flatten(0, 1).double().mean(0).float()
+    torch.testing.assert_close(means[2].bias, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(means[2](rows[2])[0], means[2].bias)
+    assert not zeros[2](rows[2]).any() and means[2].recipe != means[3].recipe
+    found = sweep(subject, test, {(2, "mean"): means[2], (2, "zero"): zeros[2]})
+    chosen = test.first_of_document
+    assert chosen.sum() == len(np.unique(test.document))
+    alone = sweep(replace(subject, recipe=None), test[chosen], {(2, "mean"): means[2]})
+    part = found.of_windows(chosen)
+    np.testing.assert_allclose(part.swapped[2, "mean"], alone.swapped[2, "mean"], rtol=1e-5)
+    np.testing.assert_array_equal(part.document, test.document[chosen])
 
 
 def test_sweep_tables(subject, test, fits):

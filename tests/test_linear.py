@@ -24,6 +24,7 @@ from lib.linear import (
 from lib.model import load_subject
 from lib.moments import Moments, collect, join
 from lib.rank import (
+    cut_maps,
     directions,
     effective_rank,
     median_feature_r2,
@@ -313,6 +314,19 @@ def test_a_map_through_all_directions_is_the_map_and_through_few_their_regressio
     torch.testing.assert_close(one(x).double(), projected, rtol=1e-4, atol=1e-4)
     best = [(y - through(moments, v[:, k : k + 1])(x)).square().sum() for k in range(6)]
     assert min(best) == best[0]
+
+
+def test_cut_maps_are_the_rank_regressions_of_the_gains(subject, fit, test, fits):
+    """The errors of a map cut to rank 3 are those that the gains of its directions leave."""
+    found = rank_gains(subject, fit, test, fits)
+    cut, rest = cut_maps(subject, fit, 0, 3), cut_maps(subject, fit, 3, 128)
+    x, y = capture(subject, test, [2])[2]
+    r2 = rank_r2(found, 2, np.ones((1, len(test))))[0, 2]
+    total = (y - y.mean((0, 1))).double().square().sum()
+    assert float(1 - (y - cut[2](x)).double().square().sum() / total) == pytest.approx(r2, abs=1e-4)
+    both = cut[2](x) + rest[2](x) - fits.plain[2](x)  # together they are the map and its mean
+    mean = gather(subject, fit)[2].moments.mean_y.float()
+    torch.testing.assert_close(both, mean.expand_as(both), rtol=1e-3, atol=1e-3)
 
 
 def test_descent_climbs_towards_the_closed_form(subject, fit, test, scores):

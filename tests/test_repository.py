@@ -13,6 +13,7 @@ import pytest
 
 import lib
 from lib.claims import _RULE, PUBLISHED, ledger
+from lib.compare import rows as comparisons
 from lib.series import PAPERS, notebooks, plan
 
 ROOT = Path(lib.__file__).resolve().parents[1]
@@ -81,6 +82,15 @@ def test_every_claim_is_judged_in_its_own_notebook():
         code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
         named = {*re.findall(r'"((?:whipp|balogh|badger|ikeda|tapered|ours)-[\w.-]+)"', code)}
         assert named == {*rows.id[rows.notebook == slug]}
+
+
+def test_every_comparison_is_judged_in_its_own_notebook():
+    rows = comparisons()
+    for slug in rows.notebook.unique():
+        cells = json.loads((ROOT / "notebooks" / f"{slug}.ipynb").read_text())["cells"]
+        code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+        judged = re.findall(r'"((?:whipp|balogh|badger|ikeda|tapered|ours)-[\w.-]+)"', code)
+        assert {*judged} == {*rows.id[rows.notebook == slug]}, slug
 
 
 def test_every_dependency_is_pinned():

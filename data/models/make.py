@@ -3,8 +3,8 @@
     python data/models/make.py tiny-neox-43        # family and seed, about 13 core-minutes each
 
 Four families of six blocks of width 128, all on the same text with the same 4,096-token byte-level
-BPE: GPT-2 (sequential, GELU), GPT-NeoX (parallel, GELU), Llama (sequential, SwiGLU) and the same Llama
-with an ungated GELU FFN (Arcee's architecture).
+BPE: GPT-2 (sequential, GELU), GPT-NeoX (parallel, GELU), Llama (sequential, SwiGLU) and the same
+Llama with an ungated GELU FFN (Arcee's architecture).
 """
 
 import sys
