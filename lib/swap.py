@@ -16,7 +16,7 @@ from lib.cache import step
 from lib.errors import InputError
 from lib.hooks import capture_residual, check_windows, get_block, record, resume, swap
 from lib.model import Subject
-from lib.stats import Interval, ratio, sums
+from lib.stats import Interval, Statistic, ratio, sums
 from lib.text import Windows
 
 LOGITS = 2**27
@@ -79,6 +79,19 @@ class Sweep:
         rather than none."""
         other = self.base if against is None else self.swapped[against]
         return sums(self.swapped[key] - other, self.document)
+
+    def median_added(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
+        """Loss that a swap adds in the median of several, nats a prediction: a statistic of
+        weights [draws, documents]; `against` another swap for each rather than none."""
+        others = [None] * len(keys) if against is None else against
+        added = np.stack([self.added_loss(*both) for both in zip(keys, others)])
+        count = self.predictions
+        return lambda w: np.median((w @ added.T) / (w @ count)[:, None], axis=1)
+
+    @property
+    def documents(self) -> np.ndarray:
+        """[documents]: their numbers, for statistics of sums by document."""
+        return np.unique(self.document)
 
     @property
     def predictions(self) -> np.ndarray:

@@ -142,6 +142,15 @@ def test_sweep_is_whole_model_evaluation(subject, test, fits):
     np.testing.assert_array_equal(found.swapped[3, "ffn"], found.base)
 
 
+def test_the_median_of_several_swaps(subject, test, fits):
+    found = sweep(subject, test, {(b, "plain"): fits.plain[b] for b in (1, 2, 3)})
+    keys, ones = list(found.swapped), np.ones((1, len(found.documents)))
+    each = [(found.swapped[k] - found.base).mean() for k in keys]
+    assert found.median_added(keys)(ones)[0] == pytest.approx(np.median(each))
+    against = found.median_added(keys[:1], keys[1:2])(ones)[0]
+    assert against == pytest.approx(each[0] - each[1])
+
+
 def test_ablations_and_some_windows_of_a_sweep(subject, test, fit, rows):
     means, zeros = mean_ablation(subject, fit), zero_ablation(subject)
     _, y = capture(subject, fit, [2])[2]
