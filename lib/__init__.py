@@ -9,7 +9,7 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     model   hooks   affine          load a subject and find its FFNs; record, swap, resume; maps
     moments linear  rank            sufficient statistics; R² and repaired maps; effective rank
     probes  descent swap            product probes; trained baselines; losses, sweep, healing
-    gates   tokens                  need, gates and routed FFNs; token and context, look-ups
+    gates   tokens    sparse        need, gates, routed FFNs; token and context; small entries out
     routing                         routers for all blocks, their thresholds, refits, the cost of it
     train   decoder                 the training loop; a decoder with a width in every layer
     mixers  runs    pretraining     linear language models; kept trainings; trained decoders

@@ -1,0 +1,186 @@
+"""FFNs that leave out small entries: what saves the arithmetic of routing without any map.
+
+TEAL (Liu et al. 2025, arXiv 2408.14690) zeroes small entries of what each matrix of the FFN reads.
+CATS (Lee et al. 2024, arXiv 2404.08763) zeroes hidden units of a small gate activation; in an FFN
+without a gate it is the unit's own activation. A threshold is a quantile of magnitudes on fit text,
+by block and matrix.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from lib.cache import step
+from lib.errors import InputError
+from lib.hooks import forward
+from lib.model import Subject
+from lib.text import Windows
+
+EVERY = 4
+"""magnitudes are read at every fourth position"""
+
+
+class Parts(NamedTuple):
+    """What an FFN is made of."""
+
+    readers: list[nn.Module]
+    """matrices that read x: one, or a gate and an up projection"""
+    activation: nn.Module
+    """its output is [..., d_ff]: of the hidden units, or of their gates"""
+    writer: nn.Module
+    """the matrix that reads the hidden units"""
+
+
+def parts(ffn: nn.Module, d_model: int) -> Parts:
+    """The matrices and the activation of an FFN, by their shapes. Raises InputError for an FFN of
+    another make."""
+    matrices = [m for m in ffn.modules() if isinstance(m, nn.Linear | Conv1D)]
+    readers = [m for m in matrices if _shape(m)[0] == d_model]
+    writers = [m for m in matrices if _shape(m)[1] == d_model and m not in readers]
+    leaves = [m for m in ffn.modules() if not [*m.children()] and m not in matrices]
+    activations = [m for m in leaves if not isinstance(m, nn.Dropout)]
+    if len(activations) != 1 or len(writers) != 1 or len(readers) not in (1, 2):
+        raise InputError(
+            f"{type(ffn).__name__} has {len(readers)} matrices that read its input, "
+            f"{len(activations)} activations and {len(writers)} matrices that write its output: "
+            "small entries can be left out of an FFN of one or two, one and one."
+        )
+    return Parts(readers, activations[0], writers[0])
+
+
+def _shape(matrix: nn.Module) -> tuple[int, int]:
+    """(in, out) of a matrix."""
+    shape = tuple(matrix.weight.shape)
+    return shape if isinstance(matrix, Conv1D) else shape[::-1]
+
+
+@step(version=1)
+def magnitudes(subject: Subject, windows: Windows, levels: tuple[float, ...]) -> dict:
+    """Quantiles at `levels` of the magnitudes in each block's FFN, {name: [blocks, levels]}:
+    "input", "hidden" (what the writer reads) and "gate" (the activation's output)."""
+    kept: dict[str, list] = {n: [[] for _ in subject.blocks] for n in ("input", "hidden", "gate")}
+
+    def keep(name: str, b: int) -> Callable:
+        def hook(_, args: tuple, out: torch.Tensor) -> None:
+            value = out if name == "gate" else args[0]
+            kept[name][b].append(value[:, ::EVERY].abs().float().cpu().numpy().ravel())
+
+        return hook
+
+    handles = []
+    for block in subject.blocks:
+        found = parts(block.ffn, block.d_model)
+        for name, module in zip(kept, (found.readers[0], found.writer, found.activation)):
+            handles.append(module.register_forward_hook(keep(name, block.index)))
+    try:
+        forward(subject, windows, desc="magnitudes")
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {
+        name: np.stack([np.quantile(np.concatenate(values), levels) for values in by_block])
+        for name, by_block in kept.items()
+    }
+
+
+class Thinned(nn.Module):
+    """An FFN without its small entries: those below `cuts` ("input", "hidden", "gate") are zero.
+
+    After a pass, `saved` [batch, position] is the share of the FFN's multiplications left out.
+    """
+
+    def __init__(
+        self, ffn: nn.Module, d_model: int, cuts: dict[str, float], recipe: str | None = None
+    ):
+        super().__init__()
+        self.ffn, self.cuts, self.recipe = ffn, cuts, recipe
+        self.__dict__["parts"] = parts(ffn, d_model)  # not registered a second time
+        self.saved = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d_model]
+        self.saved = torch.zeros(x.shape[:-1])
+        with self._without_small():
+            return self.ffn(x)
+
+    @contextlib.contextmanager
+    def _without_small(self) -> Iterator[None]:
+        readers, activation, writer = self.parts
+        sizes = [int(np.prod(_shape(m))) for m in (*readers, writer)]
+        total = sum(sizes)
+        # What one zero saves: a column of each matrix that reads it.
+        of_input, of_hidden = (_shape(m)[1] / total for m in (readers[0], writer))
+        of_gate = of_hidden + (_shape(readers[-1])[0] / total if len(readers) == 2 else 0.0)
+
+        def without(name: str, value: torch.Tensor, gain: float) -> torch.Tensor:
+            small = value.abs() < self.cuts[name]
+            self.saved += gain * small.sum(-1).cpu()
+            return value.masked_fill(small, 0.0)
+
+        handles = []
+        if "input" in self.cuts:
+            for reader in readers:
+                hook = _on_input(lambda v: without("input", v, of_input))
+                handles.append(reader.register_forward_pre_hook(hook))
+        if "hidden" in self.cuts:
+            hook = _on_input(lambda v: without("hidden", v, of_hidden))
+            handles.append(writer.register_forward_pre_hook(hook))
+        if "gate" in self.cuts:
+            handles.append(
+                activation.register_forward_hook(lambda _, __, out: without("gate", out, of_gate))
+            )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _on_input(change: Callable) -> Callable:
+    """A forward pre-hook that changes what a module reads."""
+
+    def hook(_, args: tuple) -> tuple:
+        return (change(args[0]), *args[1:])
+
+    return hook
+
+
+def teal(subject: Subject, windows: Windows, share: float) -> dict[int, Thinned]:
+    """{block: FFN} that leaves out about `share` of the multiplications: the smallest entries of
+    what each matrix reads, the same share for every matrix (TEAL's uniform sparsity)."""
+    return _thinned(subject, windows, share, {"input": share, "hidden": share}, "teal")
+
+
+def cats(subject: Subject, windows: Windows, share: float) -> dict[int, Thinned]:
+    """{block: FFN} that leaves out about `share` of the multiplications: hidden units of the
+    smallest gate activations. At most two thirds can be saved in an FFN with a gate (the gate is
+    computed), half in one without."""
+    n_readers = len(parts(subject.blocks[0].ffn, subject.d_model).readers)
+    most = n_readers / (n_readers + 1)
+    if share > most:
+        computed = "gate" if n_readers == 2 else "first matrix"
+        raise InputError(
+            f"CATS cannot save a share of {share} here, for the {computed} is always computed: "
+            f"give at most {most:.2f}."
+        )
+    return _thinned(subject, windows, share, {"gate": share / most}, "cats")
+
+
+def _thinned(
+    subject: Subject, windows: Windows, share: float, level_of: dict[str, float], how: str
+) -> dict[int, Thinned]:
+    if not 0 <= share <= 1:
+        raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
+    quantiles = magnitudes(subject, windows, tuple(level_of.values()))
+    recipe = windows.recipe and f"{how} {share} on {windows.recipe}"
+    found = {}
+    for block in subject.blocks:
+        cuts = {}
+        for k, (name, level) in enumerate(level_of.items()):
+            cuts[name] = float(quantiles[name][block.index, k]) if level > 0 else 0.0
+        found[block.index] = Thinned(block.original, block.d_model, cuts, recipe)
+    return found
