@@ -26,19 +26,6 @@ def ledger() -> pd.DataFrame:
     return rows.set_index("id", drop=False)
 
 
-def published(paper: str, **where: str) -> pd.DataFrame:
-    """Rows of data/published/<paper>.csv, numbers that the paper prints, filtered by columns; each
-    key of `setting` (block, candidate, …) is a column of its own."""
-    rows = pd.read_csv(PUBLISHED / f"{paper}.csv", dtype=str, keep_default_na=False)
-    for name, value in where.items():
-        rows = rows[rows[name] == value]
-    pairs = [dict(p.split("=", 1) for p in s.split(";") if "=" in p) for s in rows.setting]
-    found = rows.assign(value=pd.to_numeric(rows.value)).join(pd.DataFrame(pairs, index=rows.index))
-    if "block" in found:
-        found["block"] = pd.to_numeric(found["block"], errors="coerce")
-    return found
-
-
 @dataclass(frozen=True)
 class Verdict:
     """What a claim came to in one run."""

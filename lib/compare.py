@@ -42,17 +42,20 @@ def rows() -> pd.DataFrame:
 
 
 def published(paper: str, **where: str) -> pd.DataFrame:
-    """Rows of data/published/<paper>.csv, numbers that a paper or its author's repository prints,
-    filtered by columns; each key of `setting` (block, candidate, …) is a column of its own."""
+    """Rows of data/published/<paper>.csv, numbers that a paper or its author's repository prints;
+    each key of `setting` (block, candidate, …) is a column of its own, and `where` filters by these
+    as by the others."""
     table = pd.read_csv(PUBLISHED / f"{paper}.csv", dtype=str, keep_default_na=False)
-    for name, value in where.items():
-        table = table[table[name] == value]
+    for name in where.keys() & {*table.columns}:
+        table = table[table[name] == where[name]]
     settings = [
         dict(pair.split("=", 1) for pair in setting.split(";") if "=" in pair)
         for setting in table.setting
     ]
-    columns = pd.DataFrame(settings, index=table.index)
-    table = table.assign(value=pd.to_numeric(table.value)).join(columns)
+    table = table.join(pd.DataFrame(settings, index=table.index))
+    for name in where:
+        table = table[table[name] == where[name]]
+    table = table.assign(value=pd.to_numeric(table.value))
     if "block" in table:
         table["block"] = pd.to_numeric(table["block"], errors="coerce")
     return table

@@ -6,7 +6,8 @@ import pytest
 import scipy.stats
 
 import lib.claims
-from lib.claims import in_words, judge, published
+from lib.claims import in_words, judge
+from lib.compare import published
 from lib.errors import InputError
 from lib.plots import gain_in_words
 from lib.stats import (
@@ -239,6 +240,8 @@ def test_gains_in_words():
 def test_published_numbers_are_filtered():
     rows = published("whipp")
     chosen = published("whipp", subject="gpt2")
+    by_setting = published("whipp", table="repository", metric="r2", experiment="depth-survey")
+    assert len(by_setting) == 72 and set(by_setting.candidate) == {"linear", "poly-unfrozen"}
     assert 0 < len(chosen) < len(rows) and {*chosen.subject} == {"gpt2"}
     assert rows.value.dtype == float
 
