@@ -21,8 +21,8 @@ from lib.hooks import forward
 from lib.model import Subject
 from lib.text import Windows
 
-EVERY = 4
-"""magnitudes are read at every fourth position"""
+EVERY = 32
+"""magnitudes are read at every 32nd position"""
 
 
 class Parts(NamedTuple):
@@ -68,7 +68,8 @@ def magnitudes(subject: Subject, windows: Windows, levels: tuple[float, ...]) ->
     def keep(name: str, b: int) -> Callable:
         def hook(_, args: tuple, out: torch.Tensor) -> None:
             value = out if name == "gate" else args[0]
-            kept[name][b].append(value[:, ::EVERY].abs().float().cpu().numpy().ravel())
+            some = value[:, subject.n_start :: EVERY]
+            kept[name][b].append(some.abs().float().cpu().numpy().ravel())
 
         return hook
 

@@ -212,7 +212,7 @@ def paired_correlations(
     ranks: bool = False,
 ) -> Paired:
     """Two correlations over the same blocks, each an (x, y), with Fisher's intervals, and their
-    difference, resampled over blocks; `ranks`: Spearman's."""
+    difference, resampled over blocks; `ranks`: Spearman's, ranked once over all blocks."""
     one = rank_correlation if ranks else correlation
     values = [np.array(side, float) for side in (here, control)]
     if ranks:
@@ -231,12 +231,3 @@ def _weighted_correlation(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
     """Pearson's correlation of values with weights, each [n]."""
     x, y = x - np.average(x, weights=w), y - np.average(y, weights=w)
     return float((w @ (x * y)) / np.sqrt((w @ x**2) * (w @ y**2)))
-
-
-def permute_within(values: np.ndarray, group: np.ndarray, seed: int = 42) -> np.ndarray:
-    """The values [n, ...] in another order within each group (document) of rows [n]."""
-    rng, permuted = np.random.default_rng(seed), values.copy()
-    for name in np.unique(group):
-        rows = np.flatnonzero(group == name)
-        permuted[rows] = values[rng.permutation(rows)]
-    return permuted

@@ -18,7 +18,6 @@ from lib.stats import (
     intervals,
     over_seeds,
     paired_correlations,
-    permute_within,
     rank_correlation,
     spread,
     sums,
@@ -269,11 +268,3 @@ def test_correlations_are_scipys_and_their_difference_is_paired():
     assert found.difference.value == pytest.approx(found.here.value - found.control.value)
     by_rank = paired_correlations((x, np.exp(5 * y)), (x, y), ranks=True)
     assert by_rank.difference.value == pytest.approx(0, abs=1e-12)
-
-
-def test_permuted_within_documents():
-    document = np.repeat([3, 1, 7], 10)
-    values = np.arange(30)
-    found = permute_within(values, document)
-    assert (found != values).any() and (np.sort(found) == values).all()
-    np.testing.assert_array_equal(found // 10, values // 10)
