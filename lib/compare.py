@@ -231,7 +231,7 @@ def _bound(row: pd.Series, unit: _Unit) -> tuple[str, str]:
     if not np.isfinite([here.low, here.high]).all():
         return "undecided", "no interval"
     if here.low > limit:
-        return "exceeded", ""
+        return "exceeded", "below the limit" if sign < 0 else ""
     control = None if unit.control is None else _turned(unit.control, sign)
     if here.high <= limit:
         if control is None:
