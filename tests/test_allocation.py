@@ -15,7 +15,7 @@ from lib.allocation import (
     taper,
     wave,
 )
-from lib.claims import published
+from lib.compare import published
 from lib.errors import InputError
 
 RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
