@@ -74,3 +74,12 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_writing(monkeypatch):
+    """make render and make train tell Python through the environment that committed files may be
+    written; what a test sets of it ends with the test."""
+    for name in ("NONLINEARITY_RENDER", "NONLINEARITY_TRAIN"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
