@@ -61,6 +61,14 @@ def published(paper: str, **where: str) -> pd.DataFrame:
     return table
 
 
+def by_block(paper: str, metric: str, experiment: str, **where: str) -> pd.DataFrame:
+    """What a figure of a paper holds, from its author's repository: a row a block, a column a
+    model; of the affine map, unless another `candidate` is named."""
+    chosen = {"table": "repository", "candidate": "linear"} | where
+    rows = published(paper, metric=metric, experiment=experiment, **chosen)
+    return rows.pivot(index="block", columns="subject", values="value")
+
+
 def errata(paper: str, notebook: str) -> pd.DataFrame:
     """Where a paper contradicts itself or its author's code, as far as it touches a notebook."""
     table = pd.read_csv(PUBLISHED / "errata.csv", keep_default_na=False, dtype=str)

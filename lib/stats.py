@@ -94,6 +94,14 @@ def paired(
     )
 
 
+def median_ratio(top: np.ndarray, bottom: np.ndarray) -> Statistic:
+    """Σ top / Σ bottom in the median of several units, from sums by document, each [units,
+    documents] (or `bottom` [documents], the same for all): a statistic of weights [draws,
+    documents]."""
+    bottom = np.atleast_2d(bottom)
+    return lambda w: np.median((w @ top.T) / (w @ bottom.T), axis=1)
+
+
 def intervals(
     top: np.ndarray, bottom: np.ndarray, of: Callable = lambda ratio: ratio, joint: bool = True
 ) -> list[Interval]:

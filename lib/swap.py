@@ -16,7 +16,7 @@ from lib.cache import step
 from lib.errors import InputError
 from lib.hooks import capture_residual, check_windows, get_block, record, resume, swap
 from lib.model import Subject
-from lib.stats import Interval, Statistic, ratio, sums
+from lib.stats import Interval, Statistic, median_ratio, ratio, sums
 from lib.text import Windows
 
 LOGITS = 2**27
@@ -85,8 +85,7 @@ class Sweep:
         weights [draws, documents]; `against` another swap for each rather than none."""
         others = [None] * len(keys) if against is None else against
         added = np.stack([self.added_loss(*both) for both in zip(keys, others)])
-        count = self.predictions
-        return lambda w: np.median((w @ added.T) / (w @ count)[:, None], axis=1)
+        return median_ratio(added, self.predictions)
 
     @property
     def documents(self) -> np.ndarray:

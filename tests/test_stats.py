@@ -7,7 +7,7 @@ import scipy.stats
 
 import lib.claims
 from lib.claims import in_words, judge
-from lib.compare import published
+from lib.compare import by_block, published
 from lib.errors import InputError
 from lib.plots import gain_in_words
 from lib.stats import (
@@ -16,6 +16,7 @@ from lib.stats import (
     half_of_documents,
     interval,
     intervals,
+    median_ratio,
     over_seeds,
     paired_correlations,
     rank_correlation,
@@ -243,6 +244,22 @@ def test_published_numbers_are_filtered():
     assert len(by_setting) == 72 and set(by_setting.candidate) == {"linear", "poly-unfrozen"}
     assert 0 < len(chosen) < len(rows) and {*chosen.subject} == {"gpt2"}
     assert rows.value.dtype == float
+
+
+def test_printed_values_by_block():
+    r2 = by_block("whipp", "r2", "depth-survey")
+    assert r2.shape == (12, 3) and r2["gpt2"][2] == pytest.approx(0.996, abs=1e-3)
+    gain = by_block("whipp", "gain", "residual-probe", candidate="poly-frozen")
+    assert gain.shape == (12, 3) and gain.max().max() == pytest.approx(0.126, abs=1e-3)
+
+
+def test_the_median_of_ratios():
+    rng = np.random.default_rng(0)
+    top, bottom, w = rng.random((5, 8)), 1 + rng.random((5, 8)), rng.integers(0, 3, (4, 8))
+    by_hand = [np.median([(row @ t) / (row @ b) for t, b in zip(top, bottom)]) for row in w]
+    np.testing.assert_allclose(median_ratio(top, bottom)(w), by_hand)
+    same = np.tile(bottom[0], (5, 1))
+    np.testing.assert_allclose(median_ratio(top, bottom[0])(w), median_ratio(top, same)(w))
 
 
 def test_an_interval_ends_at_what_is_possible():
