@@ -2,31 +2,125 @@
 
 The need of position t at a block is the loss it gains when the block's FFN becomes its map at every
 position, δ_t = L_lin(t) - L_full(t). Loss t is that of predicting token t + 1, so a position is
-keyed by its input token and the last one of a window has no need.
+keyed by its input token and the last one of a window has no need; nor has a start token.
 """
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
-from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 from torch import nn
+from tqdm import tqdm
 
+from lib.affine import AffineMap
+from lib.cache import step
 from lib.errors import InputError, unknown
+from lib.hooks import capture
+from lib.model import Subject
+from lib.swap import sweep
+from lib.text import Windows
 
-KINDS = ("linear", "b=1", "b=3", "b=6", "mlp")
-"""Table 1's four (PCA to 2b dimensions, then logistic; b=1 two trained ReLU units), and one of 64
-ReLU units"""
-HIDDEN = {"b=1": 2, "mlp": 64}
+KINDS = ("linear", "b=1", "b=3", "b=6")
+"""Table 1's gates as the author's code has them: logistic regression on x, or on its first 2b
+principal components. (Table 1 prints a ReLU for b=1; his code has none, so all four are
+hyperplanes.)"""
+
+
+class GateText(NamedTuple):
+    """Windows to train gates on and, of other documents, to choose among them."""
+
+    train: Windows
+    choose: Windows
+
+
+def split_gate_text(windows: Windows, n_tokens: int) -> GateText:
+    """Every third document to choose on, the others to train on: up to n_tokens of these, and a
+    quarter as many to choose on."""
+    documents = np.unique(windows.document)
+    for_choice = np.isin(windows.document, documents[2::3])
+
+    def up_to(part: Windows, most: int) -> Windows:
+        return part.take(min(most, part.n_tokens))
+
+    return GateText(
+        up_to(windows[~for_choice], n_tokens), up_to(windows[for_choice], n_tokens // 4)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """The need δ of each block at each position of some text that has one."""
+
+    need: dict[int, np.ndarray]
+    """{block: [n, predictions]}, nats"""
+    x: dict[int, np.ndarray]
+    """{block: [n, predictions, d_model]}: what its FFN reads there, float32"""
+    token: np.ndarray
+    """[n, predictions]: the input token of the position"""
+    next_token: np.ndarray
+    """[n, predictions]: the token to be predicted there"""
+    document: np.ndarray
+    """[n]"""
+
+    def rows(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """(x [m, d_model], need [m]) of all positions."""
+        return self.x[block].reshape(-1, self.x[block].shape[-1]), self.need[block].ravel()
+
+
+def measure_needs(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Needs:
+    """δ of each block in `maps`, its map at every position of the text (§3.2), with its x."""
+    swept = sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
+    # What is captured begins after a start token; the last position has no need.
+    x = {b: rows[0][:, :-1].numpy() for b, rows in capture(subject, windows, [*maps]).items()}
+    first, tokens = subject.n_start, windows.tokens.numpy()
+    return Needs(
+        need={b: swept.swapped[b, "plain"] - swept.base for b in maps},
+        x=x,
+        token=tokens[:, first:-1],
+        next_token=tokens[:, first + 1 :],
+        document=windows.document,
+    )
 
 
 class Gate(nn.Module):
-    """x [..., d] -> [...], true where the map suffices: where `score` exceeds `threshold`."""
+    """x [..., d] -> [...], true where the map suffices: where `score` exceeds `threshold`.
 
-    def __init__(self, net: nn.Module, threshold: float = 0.0, recipe: str | None = None):
+    Layers of `weights` [out, in] and `biases` [out] one after another, with ReLU between if `relu`;
+    the last gives the score.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[torch.Tensor],
+        biases: Sequence[torch.Tensor],
+        threshold: float = 0.0,
+        relu: bool = False,
+        recipe: str | None = None,
+    ):
         super().__init__()
-        self.net, self.threshold, self.recipe = net, threshold, recipe
+        self.net = nn.Sequential()
+        self.threshold, self.relu, self.recipe = threshold, relu, recipe
+        for k, (weight, bias) in enumerate(zip(weights, biases)):
+            if k and relu:
+                self.net.append(nn.ReLU())
+            layer = nn.Linear(*weight.T.shape)
+            layer.load_state_dict({"weight": weight, "bias": bias})
+            self.net.append(layer)
+        self.requires_grad_(False).eval()
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        return [layer.weight for layer in self.net if isinstance(layer, nn.Linear)]
+
+    @property
+    def biases(self) -> list[torch.Tensor]:
+        return [layer.bias for layer in self.net if isinstance(layer, nn.Linear)]
 
     def score(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x.float())[..., 0]
@@ -36,8 +130,18 @@ class Gate(nn.Module):
 
     def at_share(self, x: torch.Tensor, share: float) -> "Gate":
         """The gate that says yes to this share of the rows x [..., d]."""
-        cut = float(np.quantile(self.score(x).cpu().numpy(), 1 - share))
-        return Gate(self.net, cut, self.recipe and f"{self.recipe} at {share}")
+        check_share(share)
+        # At either end the cut lies beyond every score, of other rows too.
+        ends = {0: np.inf, 1: -np.inf}
+        cut = ends.get(share, float(np.quantile(self.score(x).cpu().numpy(), 1 - share)))
+        recipe = self.recipe and f"{self.recipe} cut at {cut!r}"
+        return Gate(self.weights, self.biases, cut, self.relu, recipe)
+
+
+def check_share(share: float) -> None:
+    """Raise InputError for a share outside 0 to 1."""
+    if not 0 <= share <= 1:
+        raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
 
 
 def needless(need: np.ndarray) -> np.ndarray:
@@ -53,11 +157,11 @@ def fit_gate(
     seed: int = 42,
     recipe: str | None = None,
 ) -> Gate:
-    """Fit a gate of KINDS to rows x [n, d] and their labels [n], x standardized by these rows and
-    the scale folded into the first layer: logistic regression with C = 1 (§3.2), or for units with
-    ReLU scikit-learn's MLPClassifier, stopped early on a tenth of the rows.
+    """Fit a gate of KINDS to rows x [n, d] and their labels [n]: logistic regression with C = 1
+    (§3.2) on x, standardized by these rows with the scale folded into the first layer.
 
-    Raises InputError for an unknown kind and where all labels are alike.
+    Raises InputError for an unknown kind, for values that are no numbers, and where all labels are
+    alike.
     """
     if kind not in KINDS:
         raise unknown("kind of gate", kind, KINDS)
@@ -73,44 +177,108 @@ def fit_gate(
         )
     scale = StandardScaler().fit(x)
     z = scale.transform(x)
-    if kind in HIDDEN:
-        found = MLPClassifier(
-            HIDDEN[kind], alpha=1.0, early_stopping=True, max_iter=100, random_state=seed
-        ).fit(z, label)
-        layers = [*zip(found.coefs_, found.intercepts_)]
-    else:
-        layers = []
-        if kind != "linear":
-            pca = PCA(2 * int(kind[2:]), random_state=seed).fit(z)
-            layers, z = [(pca.components_.T, -pca.mean_ @ pca.components_.T)], pca.transform(z)
-        found = LogisticRegression(C=1.0, max_iter=1_000).fit(z, label)
-        layers.append((found.coef_.T, found.intercept_))
-    w, b = layers[0]
-    layers[0] = (w / scale.scale_[:, None], b - (scale.mean_ / scale.scale_) @ w)
-    return Gate(_network(layers, relu=kind in HIDDEN), recipe=recipe)
+    layers: list[tuple[np.ndarray, np.ndarray]] = []  # (weight [in, out], bias [out])
+    if kind != "linear":
+        pca = PCA(2 * int(kind[2:]), random_state=seed).fit(z)
+        layers.append((pca.components_.T, -pca.mean_ @ pca.components_.T))
+        z = pca.transform(z)
+    found = LogisticRegression(C=1.0, max_iter=1_000).fit(z, label)
+    layers.append((found.coef_.T, found.intercept_))
+    return _from_standardized(layers, scale, relu=False, recipe=recipe)
 
 
-def _network(layers: list[tuple[np.ndarray, np.ndarray]], relu: bool) -> nn.Sequential:
-    """Layers (weight [in, out], bias [out]) one after another, with ReLU between or nothing."""
-    net = nn.Sequential()
-    for k, (w, b) in enumerate(layers):
-        if k and relu:
-            net.append(nn.ReLU())
-        linear = nn.Linear(*w.shape)
-        linear.load_state_dict({"weight": torch.tensor(w.T), "bias": torch.tensor(b)})
-        net.append(linear)
-    return net.requires_grad_(False).eval()
+def _from_standardized(
+    layers: list[tuple[np.ndarray, np.ndarray]], scale: StandardScaler, relu: bool, recipe
+) -> Gate:
+    """The gate of raw x whose layers (weight [in, out], bias [out]) read standardized x."""
+    weight, bias = layers[0]
+    first = weight / scale.scale_[:, None], bias - (scale.mean_ / scale.scale_) @ weight
+    pairs = [first, *layers[1:]]
+    weights = [torch.tensor(w.T, dtype=torch.float32) for w, _ in pairs]
+    biases = [torch.tensor(b, dtype=torch.float32) for _, b in pairs]
+    return Gate(weights, biases, relu=relu, recipe=recipe)
+
+
+def fit_loss_gate(
+    x: np.ndarray,
+    need: np.ndarray,
+    hidden: int = 32,
+    steps: int = 500,
+    seed: int = 42,
+    recipe: str | None = None,
+) -> Gate:
+    """A gate trained on the loss itself, as the author's repository has it for GPT-2 small: one
+    hidden layer of ReLU units, Adam at 0.001 on batches of 512 rows, minimizing
+    mean(g δ) + 0.01 mean(g) with g = sigmoid(score) the weight of the map.
+
+    x [n, d] (standardized here, the scale folded in) and need [n], in nats.
+    """
+    torch.manual_seed(seed)
+    scale = StandardScaler().fit(x)
+    z = torch.from_numpy(scale.transform(x)).float()
+    delta = torch.from_numpy(np.asarray(need)).float()
+    net = nn.Sequential(nn.Linear(z.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    for _ in range(steps):
+        batch = torch.randint(len(z), (512,))
+        g = net(z[batch])[:, 0].sigmoid()
+        loss = (g * delta[batch]).mean() + 0.01 * g.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    layers = []
+    for layer in (net[0], net[2]):
+        weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+        layers.append((weight.T.astype(float), bias.astype(float)))
+    return _from_standardized(layers, scale, relu=True, recipe=recipe)
+
+
+@step(version=1)
+def fit_gates(
+    subject: Subject,
+    windows: Windows,
+    maps: Mapping[int, AffineMap],
+    kinds: Sequence[str] = KINDS,
+    seed: int = 42,
+) -> dict[int, dict[str, Gate]]:
+    """Gates of each block in `maps` on the paper's labels of this text: {block: {kind: gate}}; the
+    kind "loss" is `fit_loss_gate`."""
+    needs = measure_needs(subject, windows, maps)
+    found: dict[int, dict[str, Gate]] = {}
+    for b in tqdm(maps, desc="gates", unit="block", delay=2, leave=False):
+        x, need = needs.rows(b)
+        found[b] = {}
+        for kind in kinds:
+            if kind == "loss":
+                found[b][kind] = fit_loss_gate(x, need, seed=seed)
+            else:
+                found[b][kind] = fit_gate(x, needless(need), kind, seed)
+    return found
+
+
+def choose_gate(gates: Mapping[str, Gate], x: np.ndarray, need: np.ndarray) -> str:
+    """The kind whose gate has the least mean(g δ) on rows x [n, d] and their need [n]: what routing
+    by it would add to the loss if positions did not act on one another. It needs no run."""
+    rows = torch.from_numpy(x)
+    added = {kind: float((gate(rows).numpy() * need).mean()) for kind, gate in gates.items()}
+    return min(added, key=added.get)
 
 
 class Masked(nn.Module):
     """A router that is told: `mask` [n, seq_len] of the windows it is used on, in their order."""
 
-    def __init__(self, mask: np.ndarray, recipe: str | None = None):
+    def __init__(self, mask: np.ndarray):
         super().__init__()
-        self.mask, self.recipe = mask, recipe
+        self.mask = np.asarray(mask, bool)
+
+    @property
+    def recipe(self) -> str:
+        """A digest of the mask."""
+        digest = hashlib.sha256(np.packbits(self.mask).tobytes()).hexdigest()[:16]
+        return f"mask {self.mask.shape} {digest}"
 
     def at(self, chunk: slice) -> "Masked":
-        return Masked(self.mask[chunk], self.recipe)
+        return Masked(self.mask[chunk])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tensor(self.mask[: x.shape[0], : x.shape[1]], device=x.device)
@@ -119,16 +287,21 @@ class Masked(nn.Module):
 class Routed(nn.Module):
     """An FFN with its map: `surrogate` where `router` says so, `ffn` elsewhere (Eq. 5).
 
-    A repaired map's massive tokens go to the FFN whatever the router says. After a pass `linear`
-    [batch, position] says where the map was used.
+    A repaired map's massive positions stay with the FFN whatever the router says. After a pass
+    `linear` [batch, position] says where the map was used.
     """
 
-    def __init__(self, ffn: nn.Module, surrogate: nn.Module, router: nn.Module):
+    def __init__(self, ffn: nn.Module, surrogate: AffineMap, router: nn.Module):
         super().__init__()
         self.ffn, self.surrogate, self.router = ffn, surrogate, router
-        how = (getattr(surrogate, "recipe", None), getattr(router, "recipe", None))
-        self.recipe = None if None in how else f"{how[0]} routed by {how[1]}"
         self.linear = None
+
+    @property
+    def recipe(self) -> str | None:
+        how = [getattr(part, "recipe", None) for part in (self.surrogate, self.router)]
+        if hasattr(self.ffn, "recipe"):  # an FFN that is changed itself (lib.sparse)
+            how.append(self.ffn.recipe)
+        return None if None in how else " routed by ".join(how)
 
     def at(self, chunk: slice) -> "Routed":
         """The same on some of the windows, where the router is told per window."""
@@ -152,16 +325,16 @@ def auc_by_document(score: np.ndarray, label: np.ndarray, document: np.ndarray):
     """Area under the ROC curve of scores for labels, both [n, positions], as a function of weights
     [k, documents]: pairs of a positive and a negative row are counted by their two documents."""
     _, index = np.unique(document, return_inverse=True)
-    d = np.repeat(index, score.size // len(index))  # rows of a window share its document
+    of_row = np.repeat(index, score.size // len(index))  # rows of a window share its document
     score, label = score.ravel(), np.asarray(label).ravel().astype(bool)
-    n = d.max() + 1
-    won = np.zeros(
-        (n, n)
-    )  # pairs that a positive row of one document wins over another's negatives
+    n = of_row.max() + 1
+    # Pairs that a positive row of one document wins over a negative row of another.
+    won = np.zeros((n, n))
     for j in range(n):
-        negatives = np.sort(score[~label & (d == j)])
-        left = np.searchsorted(negatives, score[label], "left")
-        right = np.searchsorted(negatives, score[label], "right")
-        won[:, j] = np.bincount(d[label], (left + right) / 2, n)
-    positive, negative = np.bincount(d[label], minlength=n), np.bincount(d[~label], minlength=n)
+        negatives = np.sort(score[~label & (of_row == j)])
+        below = np.searchsorted(negatives, score[label], "left")
+        not_above = np.searchsorted(negatives, score[label], "right")
+        won[:, j] = np.bincount(of_row[label], (below + not_above) / 2, n)
+    positive = np.bincount(of_row[label], minlength=n)
+    negative = np.bincount(of_row[~label], minlength=n)
     return lambda w: ((w @ won) * w).sum(1) / ((w @ positive) * (w @ negative))

@@ -103,6 +103,24 @@ def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> No
         ax.annotate(str(name), (at_x, at_y), (4, 3), textcoords="offset points", fontsize=9)
 
 
+def budget_curve(ax: plt.Axes, curves: Mapping[str, Sequence], linear_to: float = 0.1) -> None:
+    """Change of perplexity against the share of FFN arithmetic saved, a line a name: each point
+    (share saved, Interval of the relative change). The name stands at the line's last point; up to
+    four lines in colour, more of them in grey."""
+    for k, (name, points) in enumerate(curves.items()):
+        ordered = sorted(points, key=lambda point: point[0])
+        saved = [100 * share for share, _ in ordered]
+        costs = [cost for _, cost in ordered]
+        colour = COLOURS[k] if k < 4 else "#8A8A8A"
+        marker = MARKERS[k % len(MARKERS)]
+        profile(ax, costs, name, 0, x=saved, color=colour, marker=marker)
+        end_label(ax, saved[-1], costs[-1].value, name, colour)
+    ax.axhline(0, color="#999999", lw=1)
+    percent_axis(ax, linear_to=linear_to)
+    ax.set_xlabel("share of the FFNs' arithmetic saved (%)")
+    ax.set_ylabel("change of perplexity")
+
+
 def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> None:
     """A symmetric-log axis for relative costs: linear within ±`linear_to`, ticks as +5% or ×10."""
     getattr(ax, f"set_{which}scale")("symlog", linthresh=linear_to)

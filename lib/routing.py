@@ -1,8 +1,8 @@
-"""All blocks at once: routers that see x alone, their thresholds, refits, and what a routed model
-costs (Balogh §3.4, §4.5; the learned-error router is ours)."""
+"""All blocks at once: routers by name and share, refitted maps, and what a routed model costs and
+saves (Balogh §3.4, §4.5; the learned-error router and the refit are ours)."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +14,16 @@ from tqdm import tqdm
 
 from lib.affine import AffineMap
 from lib.cache import step
-from lib.errors import InputError
-from lib.gates import Gate, Routed
+from lib.errors import InputError, unknown
+from lib.gates import Gate, Masked, Needs, Routed, check_share
 from lib.hooks import block_pass, capture_residual, forward, get_block, swap
 from lib.model import Subject
 from lib.moments import Moments
-from lib.stats import Interval, interval, sums
-from lib.swap import next_token_losses
+from lib.sparse import Thinned
+from lib.stats import Interval, ratio, sums
+from lib.swap import losses
 from lib.text import Windows
+from lib.tokens import lookup
 
 BATCH = 8
 PRIOR = 1.0
@@ -32,188 +34,269 @@ RIDGES = tuple(np.logspace(0, 5, 6))
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """How far each block's map is from its FFN on some text, and how well x tells."""
+    """How far each block's map is from its FFN on some text, and what x tells of it."""
 
     error: np.ndarray
-    """[blocks, n, seq_len]: ‖y-ŷ‖² of the affine map"""
+    """[blocks, n, position]: ‖y-ŷ‖² of the affine map; a start token has no position"""
     massive: np.ndarray
-    """[blocks, n, seq_len], bool: told massive by x, so kept on the FFN"""
+    """[blocks, n, position], bool: predicted to be massive, so left to the FFN"""
     predicted: np.ndarray
-    """[blocks, n, seq_len]: log ‖y-ŷ‖² as each block's router reads it from x"""
+    """[blocks, n, position]: log ‖y-ŷ‖² as each block's router predicts it from x"""
     routers: list[Gate]
     """one a block, d + 1 numbers: minus the predicted log error"""
 
 
-def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, nn.Module]) -> Errors:
+@step(version=3)
+def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
     """Fit each block's learned-error router: a ridge regression of the log squared error of its map
-    on x, over the tokens that are not massive."""
-    found, recipe = _learn(subject, windows, maps), _learn.recipe(subject, windows, maps)
-    routers = []
-    for b, (w, bias) in enumerate(zip(found["weight"], found["bias"])):
-        net = nn.Linear(len(w), 1)
-        state = {"weight": -torch.from_numpy(w)[None], "bias": -torch.tensor([bias])}
-        net.load_state_dict(state)
-        net = net.requires_grad_(False).to(subject.device)
-        routers.append(Gate(net, recipe=recipe and f"error {b} {recipe}"))
-    return Errors(found["error"], found["massive"], found["predicted"], routers)
-
-
-@step(version=2)
-def _learn(subject: Subject, windows: Windows, maps: Mapping[int, nn.Module]) -> dict:
+    on x, over the positions that are not massive. `maps` has every block."""
     kept: dict[str, list] = {n: [[] for _ in subject.blocks] for n in ("x", "error", "massive")}
 
-    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
         x, y = x.float(), y.float()
-        massive = maps[b].massive(x)
         error = (y - maps[b](x)).double().square().sum(-1)
-        named = {"x": x, "error": error, "massive": massive}
+        named = {"x": x, "error": error, "massive": maps[b].massive(x)}
         for name, value in named.items():
             kept[name][b].append(value.cpu().numpy())
 
     forward(subject, windows, on_ffn=add, desc="errors of the maps")
-    found: dict[str, list] = {n: [] for n in ("error", "massive", "predicted", "weight", "bias")}
+    found: dict[str, list] = {name: [] for name in ("error", "massive", "predicted")}
+    routers = []
     for b in tqdm(range(len(subject)), desc="error routers", delay=2, leave=False):
         x, error, massive = (np.concatenate(kept[name][b]) for name in kept)
-        off = ~massive
+        ordinary = ~massive
         target = np.log(error + 1e-30)
-        mean, scale = x[off].mean(0), x[off].std(0) + 1e-12
-        ridge = RidgeCV(RIDGES).fit((x[off] - mean) / scale, target[off])
+        mean, scale = x[ordinary].mean(0), x[ordinary].std(0) + 1e-12
+        ridge = RidgeCV(RIDGES).fit((x[ordinary] - mean) / scale, target[ordinary])
         weight = ridge.coef_ / scale
         bias = ridge.intercept_ - mean @ weight
-        values = (error, massive, x @ weight + bias, weight.astype(np.float32), np.float32(bias))
-        for name, value in zip(found, values):
+        for name, value in (
+            ("error", error),
+            ("massive", massive),
+            ("predicted", x @ weight + bias),
+        ):
             found[name].append(value)
+        net = torch.tensor(-weight[None], dtype=torch.float32), torch.tensor([-bias]).float()
+        routers.append(Gate([net[0]], [net[1]]))
         for name in kept:
-            kept[name][b] = None
-    return {name: np.stack(values) for name, values in found.items()}
+            kept[name][b] = None  # the rows of a block are large
+    return Errors(**{name: np.stack(values) for name, values in found.items()}, routers=routers)
 
 
-def marginal_costs(
-    score: np.ndarray, error: np.ndarray, off: np.ndarray, price: float
-) -> np.ndarray:
-    """What sending one more position to the map costs, [n, seq_len]: `price` (loss per squared
-    error) times the expected squared error at its `score` (higher: linear sooner), by isotonic
-    regression; infinite where `off` is false."""
-    expected = IsotonicRegression(increasing=False).fit(score[off], error[off]).predict(score[off])
-    cost = np.full(score.shape, np.inf)
-    # A last digit of the score breaks the ties of the steps.
-    cost[off] = price * expected * (1 - 1e-9 * score[off].argsort().argsort() / off.sum())
+def marginal_costs(errors: Errors, loss_per_error: Sequence[float]) -> np.ndarray:
+    """What sending one more position to a block's map is expected to cost, [blocks, n, position],
+    nats: its loss per squared error times the squared error expected at the router's score, by
+    isotonic regression; infinite where the FFN stays."""
+    cost = np.full(errors.error.shape, np.inf)
+    for b, rate in enumerate(loss_per_error):
+        ordinary = ~errors.massive[b]
+        score, error = errors.predicted[b][ordinary], errors.error[b][ordinary]
+        expected = IsotonicRegression().fit(score, error).predict(score)
+        # A last digit of the score breaks the ties of the steps.
+        order = score.argsort().argsort() / len(score)
+        cost[b][ordinary] = rate * expected * (1 + 1e-9 * order)
     return cost
 
 
 def allocate(cost: np.ndarray, share: float) -> np.ndarray:
-    """The `share` of all evaluations that cost least, a mask like `cost` [blocks, n, seq_len]."""
-    if not 0 <= share <= 1:
-        raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
+    """The `share` of all evaluations that cost least, a mask like `cost` [blocks, n, position]."""
+    check_share(share)
     n = min(round(share * cost.size), int(np.isfinite(cost).sum()))
     chosen = np.zeros(cost.size, bool)
     chosen[np.argsort(cost, axis=None, kind="stable")[:n]] = True
     return chosen.reshape(cost.shape)
 
 
-class Priced:
-    """Losses of a routed model and what it routed."""
+class TrueError(nn.Module):
+    """The router that knows: the map where its squared error is at most `limit`."""
 
-    def __init__(self, found: Mapping, base: np.ndarray, document: np.ndarray):
-        self.losses: np.ndarray = found["losses"]
-        """[n, seq_len - 1]"""
-        self.base: np.ndarray = base
-        """[n, seq_len - 1]: of the original model"""
-        self.kl: np.ndarray = found["kl"]
-        """[n, seq_len - 1]: KL of the original's next-token distribution from it, nats"""
-        self.linear: np.ndarray = found["linear"]
-        """[blocks, n]: positions of each window sent to the map"""
-        self.document = document
+    def __init__(self, ffn: nn.Module, surrogate: AffineMap, limit: float):
+        super().__init__()
+        self.ffn, self.surrogate, self.limit = ffn, surrogate, limit
+        self.recipe = surrogate.recipe and f"true error of {surrogate.recipe} below {limit!r}"
 
-    def cost(self, start: int = 0) -> Interval:
-        """Relative change of perplexity from position `start` on, over documents."""
-        return self._mean((self.losses - self.base)[:, start:]).map(np.expm1)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.ffn(x) - self.surrogate(x)).square().sum(-1) <= self.limit
 
-    def divergence(self) -> Interval:
-        """Mean KL from the original, nats."""
-        return self._mean(self.kl)
 
-    def _mean(self, values: np.ndarray) -> Interval:
-        top, n = (sums(v, self.document) for v in (values, np.ones_like(values)))
-        return interval(lambda w: (w @ top) / (w @ n), np.arange(len(n)))
+NAMES = ("error", "gate", "token", "random", "oracle")
+"""routers: the learned error, a gate of Balogh's, the mean error of the input token, random
+positions, the true error"""
+
+
+@dataclass(frozen=True, eq=False)
+class Routers:
+    """Routers of every block by name and share, their thresholds set on the text for gates."""
+
+    subject: Subject
+    maps: Mapping[int, AffineMap]
+    errors: Errors
+    """of these maps on the text for gates"""
+    gates: Mapping[int, Gate]
+    needs: Needs
+    """of the text for gates: what its FFNs read, and its tokens"""
+    test: Windows
+    """the windows that will be routed, which look-ups and random positions are made for"""
+    seed: int = 42
+
+    def at(self, name: str, shares: Mapping[int, float]) -> dict[int, Routed]:
+        """{block: its FFN with its map}, the map on about this share of its positions.
+
+        Raises InputError for an unknown name and for a share outside 0 to 1.
+        """
+        if name not in NAMES:
+            raise unknown("router", name, NAMES)
+        random = np.random.default_rng(self.seed)
+        found = {}
+        for b, share in shares.items():
+            check_share(share)
+            ffn = get_block(self.subject, b).original
+            if name == "random":
+                router = Masked(random.random(tuple(self.test.tokens.shape)) < share)
+            elif name == "token":
+                router = self._by_token(b, share)
+            elif name == "oracle":
+                limit = float(np.quantile(self.errors.error[b], share)) if share else -1.0
+                router = TrueError(ffn, self.maps[b], limit)
+            else:
+                gate = self.errors.routers[b] if name == "error" else self.gates[b]
+                router = gate.at_share(torch.from_numpy(self.needs.x[b]), share)
+            found[b] = Routed(ffn, self.maps[b], router)
+        return found
+
+    def _by_token(self, b: int, share: float) -> Masked:
+        """The map where the input token has a small mean squared error on the text for gates."""
+        # A window's last position has an error, but no need and no token in `needs`.
+        error = self.errors.error[b][:, : self.needs.token.shape[1]]
+        size = int(max(self.needs.token.max(), self.test.tokens.max())) + 1
+        by_token = lookup(error, self.needs.token, size)  # [vocabulary]
+        limit = np.quantile(by_token[self.needs.token], share) if share else -1.0
+        return Masked(by_token[self.test.tokens.numpy()] <= limit)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Losses of a model with modules in several blocks at once, and what they saved."""
+
+    losses: np.ndarray
+    """[n, predictions], nats"""
+    base: np.ndarray
+    """[n, predictions]: of the original model"""
+    linear: np.ndarray
+    """[blocks, n]: share of a window's positions that a map took"""
+    saved: np.ndarray
+    """[blocks, n]: share of the multiplications of that block's FFN that were saved"""
+    document: np.ndarray
+    """[n]"""
 
     @property
-    def share(self) -> float:
+    def added(self) -> np.ndarray:
+        """Loss added, summed by document, [documents], nats."""
+        return sums(self.losses - self.base, self.document)
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """Predictions of each document, [documents]."""
+        return sums(np.ones_like(self.base), self.document)
+
+    @property
+    def cost(self) -> Interval:
+        """Relative change of perplexity, over documents."""
+        return ratio(self.added, self.predictions).map(np.expm1)
+
+    @property
+    def linear_share(self) -> float:
         """Share of all FFN evaluations (a block at a position) that the maps took."""
-        return float(self.linear.sum() / (self.linear[..., None].size * (self.losses.shape[1] + 1)))
+        return float(self.linear.mean())
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the arithmetic of all FFNs that was saved."""
+        return float(self.saved.mean())
 
 
-def price(
-    subject: Subject, windows: Windows, models: Mapping[str, Mapping[int, nn.Module]]
-) -> dict[str, Priced]:
+def evaluate(
+    subject: Subject, windows: Windows, models: Mapping[object, Mapping[int, nn.Module]]
+) -> dict[object, Evaluation]:
     """Run the model with all modules of each entry of `models` ({name: {block: module}}) in their
     blocks' places at once. Every batch and entry is a cached step."""
     for modules in models.values():
         for block in modules:
             get_block(subject, block)
-    parts: dict[str, list] = {name: [] for name in models}
+    parts: dict = {name: [] for name in models}
     base = []
     bar = tqdm(total=len(windows) * len(models), desc="routed", unit="window", delay=2, leave=False)
     for start in range(0, len(windows), BATCH):
-        part = slice(start, start + BATCH)
-        chunk = windows[part]
-        original = _Original(subject, chunk)
-        base.append(_original(subject, chunk, original)["losses"])
+        chunk = slice(start, start + BATCH)
+        base.append(_evaluated(subject, windows[chunk], {})["losses"])
         for name, modules in models.items():
-            here = {b: m.at(part) if hasattr(m, "at") else m for b, m in modules.items()}
-            parts[name].append(_routed(subject, chunk, here, original))
-            bar.update(len(chunk))
+            here = {b: m.at(chunk) if hasattr(m, "at") else m for b, m in modules.items()}
+            parts[name].append(_evaluated(subject, windows[chunk], here))
+            bar.update(len(windows[chunk]))
     bar.close()
-
-    def join(name):
-        return {
-            k: np.concatenate([p[k] for p in parts[name]], 1 if k == "linear" else 0)
-            for k in parts[name][0]
-        }
-
-    return {name: Priced(join(name), np.concatenate(base), windows.document) for name in models}
+    found = {}
+    for name, of_batches in parts.items():
+        linear, saved = (np.concatenate([p[k] for p in of_batches], 1) for k in ("linear", "saved"))
+        swapped = np.concatenate([p["losses"] for p in of_batches])
+        found[name] = Evaluation(swapped, np.concatenate(base), linear, saved, windows.document)
+    return found
 
 
-class _Original:
-    """Logits of the original on a batch, computed when first asked for."""
-
-    def __init__(self, subject: Subject, chunk: Windows):
-        self.subject, self.tokens, self.logits = subject, chunk.tokens.to(subject.device), None
-
-    @torch.no_grad()
-    def __call__(self) -> torch.Tensor:
-        if self.logits is None:
-            self.logits = self.subject.model(self.tokens, use_cache=False).logits
-        return self.logits
-
-
-@step(version=1, ignore=("original",))
-def _original(subject: Subject, chunk: Windows, original: _Original) -> dict:
-    return {"losses": next_token_losses(original(), original.tokens).cpu().numpy()}
-
-
-@step(version=1, ignore=("original",))
-def _routed(
-    subject: Subject, chunk: Windows, modules: Mapping[int, nn.Module], original: _Original
-) -> dict:
-    linear = np.zeros((len(subject), len(chunk)), np.int32)
+@step(version=1)
+def _evaluated(subject: Subject, windows: Windows, modules: Mapping[int, nn.Module]) -> dict:
+    """Losses of a batch with `modules` in their blocks' places; shares made linear and saved."""
+    linear, saved = (np.zeros((len(subject), len(windows))) for _ in range(2))
     with contextlib.ExitStack() as stack:
         for b, module in modules.items():
             stack.enter_context(swap(subject.blocks[b], module))
-        with torch.no_grad():
-            logits = subject.model(original.tokens, use_cache=False).logits
+        found = losses(subject, windows.tokens).cpu().numpy()
     for b, module in modules.items():
-        used = module.linear if isinstance(module, Routed) else None
-        linear[b] = used.sum(1).cpu() if used is not None else chunk.tokens.shape[1]
-    kl = torch.stack([_kl(p[:-1], q[:-1]) for p, q in zip(original(), logits)])
-    losses = next_token_losses(logits, original.tokens).cpu().numpy()
-    return {"losses": losses, "kl": kl.cpu().numpy(), "linear": linear}
+        shape = windows.tokens.shape
+        used, less = arithmetic_saved(module, subject.blocks[b].n_params, shape)
+        # At a start token the FFN stays.
+        linear[b] = used[:, subject.n_start :].mean(1)
+        saved[b] = less[:, subject.n_start :].mean(1)
+    return {"losses": found, "linear": linear, "saved": saved}
 
 
-def _kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """KL(p‖q) of rows of logits, [positions], nats."""
-    p, q = p.log_softmax(-1), q.log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1).double()
+def arithmetic_saved(
+    module: nn.Module, n_params: int, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(where a map was used, share of the FFN's multiplications saved), both [n, position], from
+    what `module` noted in its last pass; an FFN multiplies once for each of its n_params."""
+    if isinstance(module, Thinned):
+        return np.zeros(shape, bool), module.saved.numpy()
+    if not isinstance(module, Routed):
+        return np.ones(shape, bool), np.full(shape, _saved_by_map(module, n_params))
+    used = module.linear.cpu().numpy()
+    saved = np.where(used, _saved_by_map(module.surrogate, n_params), 0.0)
+    if isinstance(module.ffn, Thinned) and not used.all():
+        saved[~used] = module.ffn.saved.numpy()
+    if isinstance(module.router, Gate):
+        saved = saved - sum(w.numel() for w in module.router.weights) / n_params
+    return used, saved
+
+
+def _saved_by_map(affine: AffineMap, n_params: int) -> float:
+    """What a map saves where it is used: all but its own d² multiplications, which a constant does
+    not have."""
+    multiplies = affine.weight.numel() if affine.weight.any() else 0
+    return 1 - multiplies / n_params
+
+
+def at_saving(evaluations: Sequence[Evaluation], saved: float) -> np.ndarray:
+    """Loss added by document at a share of the FFN arithmetic saved, [documents], nats: on the
+    straight line between the two nearest runs (nothing saved adds nothing), which overstates the
+    loss of a convex curve. Raises InputError where no run saves as much."""
+    points = sorted(evaluations, key=lambda e: e.saved_share)
+    reached = [0.0, *(e.saved_share for e in points)]
+    added = np.array([np.zeros_like(points[0].added), *(e.added for e in points)])
+    if not 0 <= saved <= reached[-1]:
+        raise InputError(
+            f"no run saves {saved:.0%} of the FFN arithmetic, the most is {reached[-1]:.0%}: "
+            "evaluate a larger share, or ask for less."
+        )
+    return np.array([np.interp(saved, reached, column) for column in added.T])
 
 
 def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> dict[int, Routed]:
@@ -222,37 +305,46 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
 
     One walk down the blocks with the residual streams of all windows in memory.
     """
-    found, recipe = _refit(subject, windows, modules), _refit.recipe(subject, windows, modules)
+    found = _refit(subject, windows, modules)
     new = {}
     for b, module in modules.items():
-        w, bias = found[f"{b}.weight"], found[f"{b}.bias"]
-        affine = AffineMap(w, bias, recipe and f"{recipe} {b}").to(subject.device)
+        affine = found[b].to(subject.device)
         new[b] = Routed(module.ffn, module.surrogate.with_affine(affine), module.router)
     return new
 
 
-@step(version=1)
+@step(version=2)
 @torch.no_grad()
-def _refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> dict:
+def _refit(
+    subject: Subject, windows: Windows, modules: Mapping[int, Routed]
+) -> dict[int, AffineMap]:
     batches = [slice(i, i + BATCH) for i in range(0, len(windows), BATCH)]
     streams = capture_residual(subject, windows, [0])[0].to(subject.device)
     found: dict = {}
     for b in tqdm(range(len(subject)), desc="refits", delay=2, leave=False):
-        rows = []
-        for at in batches:
-            x, y, streams[at] = block_pass(subject, b, windows.tokens[at], streams[at])
+        rows = []  # x and y of the FFN, each [batch, position, d], batch by batch
+        for batch in batches:
+            x, y, streams[batch] = block_pass(subject, b, windows.tokens[batch], streams[batch])
             rows.append((x, y))
         if b not in modules:
             continue
-        old = modules[b].surrogate
-        x, y = (torch.cat([r[k][modules[b].used(r[0])] for r in rows]) for k in (0, 1))
-        affine = shrunk_fit(x, y, old) if len(x) else old
-        found |= {f"{b}.weight": affine.weight.float(), f"{b}.bias": affine.bias.float()}
-        affine = AffineMap(found[f"{b}.weight"], found[f"{b}.bias"])
-        for at, (x, y) in zip(batches, rows):
-            used = modules[b].used(x)[..., None]
-            streams[at] += torch.where(used, affine(x) - y, 0.0)  # FFNs write by adding
+        module = modules[b]
+        used = [_routed_positions(module, x, subject.n_start) for x, _ in rows]
+        x = torch.cat([x[at] for (x, _), at in zip(rows, used)])
+        y = torch.cat([y[at] for (_, y), at in zip(rows, used)])
+        affine = shrunk_fit(x, y, module.surrogate) if len(x) else module.surrogate
+        found[b] = AffineMap(affine.weight.float(), affine.bias.float())
+        # The stream goes on with the new map's output in the place of the FFN's: FFNs add to it.
+        for batch, (x, y), at in zip(batches, rows, used):
+            streams[batch] += torch.where(at[..., None], found[b](x) - y, 0.0)
     return found
+
+
+def _routed_positions(module: Routed, x: torch.Tensor, n_start: int) -> torch.Tensor:
+    """Where the map is used, [batch, position] bool: never on a start token."""
+    used = module.used(x)
+    used[:, :n_start] = False
+    return used
 
 
 def shrunk_fit(x: torch.Tensor, y: torch.Tensor, old: AffineMap) -> AffineMap:

@@ -4,6 +4,7 @@ of tokens, features of a position, and look-up tables by token."""
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import nn
@@ -54,6 +55,17 @@ def often(ids: np.ndarray, least: int = 10) -> np.ndarray:
     return found[n >= least]
 
 
+def by_type(need: np.ndarray, ids: np.ndarray, least: int = 10) -> pd.DataFrame:
+    """The need of each token type that occurs at least so often, a row a type by id: `token`,
+    `occurrences`, `mean` need, share of occurrences with a `positive` need. `need` and `ids` are
+    alike in shape. Raises InputError if there are none."""
+    rows = pd.DataFrame({"token": ids.ravel(), "need": need.ravel()})
+    types = rows.groupby("token").need.agg(
+        occurrences="size", mean="mean", positive=lambda values: (values > 0).mean()
+    )
+    return types.loc[often(ids, least)].reset_index()
+
+
 @torch.no_grad()
 def token_and_context(
     subject: Subject, windows: Windows, blocks: Sequence[int], batch: int = 16
@@ -62,25 +74,25 @@ def token_and_context(
     [n, seq_len, d]; the context is x - e.
 
     e is the embedding (with GPT-2's position, as the paper has it) as it passes the norm before the
-    FFN with the statistics of the whole stream, so that x - e is what the rest of the stream gives
-    (our reading: the paper subtracts a raw embedding from a normed input). Raises InputError where
-    that norm is not found.
+    FFN with the statistics of the whole stream, so that x - e is what the rest of the stream gives.
+    This is ours: the author's code subtracts the raw embedding from the normed x (`raw_embedding`).
+    Raises InputError where that norm is not found.
     """
-    norms = {b: find_norm(subject, b) for b in blocks}
-    embedded = capture_residual(subject, windows, [0])[0]
+    norms = {find_norm(subject, b): b for b in blocks}
+    embedded = raw_embedding(subject, windows)
     found: dict = {b: ([], []) for b in blocks}
     seen: dict = {}
 
-    def keep(b):
-        return lambda norm, args, x: seen.update({b: (norm, args[0], x)})
+    def keep(norm: nn.Module, args: tuple, x: torch.Tensor) -> None:
+        seen[norms[norm]] = (norm, args[0], x)
 
-    handles = [norm.register_forward_hook(keep(b)) for b, norm in norms.items()]
+    handles = [norm.register_forward_hook(keep) for norm in norms]
     try:
         for start in range(0, len(windows), batch):
             part = slice(start, start + batch)
             subject.model.base_model(windows.tokens[part].to(subject.device), use_cache=False)
-            for b, (norm, h, x) in seen.items():
-                e = _through(norm, h, x, embedded[part].to(h))
+            for b, (norm, stream, x) in seen.items():
+                e = _through(norm, stream, x, embedded[part].to(stream))
                 for side, value in zip(found[b], (x, e)):
                     side.append(value.float().cpu().numpy())
     finally:
@@ -89,12 +101,23 @@ def token_and_context(
     return {b: (np.concatenate(x), np.concatenate(e)) for b, (x, e) in found.items()}
 
 
-def _through(norm: nn.Module, h: torch.Tensor, x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """What `part` of the stream h becomes in x = norm(h), the norm's statistics held fixed."""
+def raw_embedding(subject: Subject, windows: Windows) -> torch.Tensor:
+    """What the embedding puts into the stream, [n, seq_len, d]: the token's row of the table, with
+    the position's where positions are embedded too (§3.3), times the model's factor if it has one
+    (Gemma)."""
+    return capture_residual(subject, windows, [0])[0].float()
+
+
+def _through(
+    norm: nn.Module, stream: torch.Tensor, x: torch.Tensor, part: torch.Tensor
+) -> torch.Tensor:
+    """What `part` of the stream becomes in x = norm(stream), the norm's statistics held fixed."""
     if not isinstance(norm, nn.LayerNorm):
-        return (x / h).nan_to_num(0.0, 0.0, 0.0) * part
-    shift, middle = (0.0 if norm.bias is None else norm.bias), lambda v: v - v.mean(-1, True)
-    return ((x - shift) / middle(h)).nan_to_num(0.0, 0.0, 0.0) * middle(part)
+        return (x / stream).nan_to_num(0.0, 0.0, 0.0) * part
+    shift = 0.0 if norm.bias is None else norm.bias
+    centred = stream - stream.mean(-1, keepdim=True)
+    scale = ((x - shift) / centred).nan_to_num(0.0, 0.0, 0.0)
+    return scale * (part - part.mean(-1, keepdim=True))
 
 
 def find_norm(subject: Subject, block: int) -> nn.Module:
@@ -115,7 +138,7 @@ def find_norm(subject: Subject, block: int) -> nn.Module:
             return module
     raise InputError(
         f"block {block} of {subject.name}: no norm hands its output to the FFN, so token and "
-        "context cannot be told apart; choose another model."
+        "context cannot be separated; choose another model."
     )
 
 
@@ -157,6 +180,44 @@ def features(subject: Subject, windows: Windows, counts: np.ndarray) -> np.ndarr
     }
     columns = {k: v[ids] for k, v in table.items()} | rest
     return np.stack([columns[name].astype(float) for name in FEATURES], -1)
+
+
+FEATURES_OF_AUTHOR = (
+    "log frequency", "log rank", "subword", "length", "function word", "position",
+    "unigram surprise", "next-token entropy", "alphabetic", "starts a word",
+)  # fmt: skip
+
+
+def features_of_author(subject: Subject, windows: Windows, counts: np.ndarray) -> np.ndarray:
+    """The ten features of the author's code, [n, predictions, 10] in the order of
+    FEATURES_OF_AUTHOR: all of the token to be predicted but the entropy, which is that of its
+    prediction. `counts` [vocabulary] of each token in other text.
+
+    As in his code function words include punctuation, the position is that in the whole slice over
+    512, and unigram surprise is the log frequency with the other sign.
+    """
+    tokenizer, first = subject.tokenizer, subject.n_start
+    ids = windows.tokens.numpy()[:, first + 1 :]
+    pieces = [str(p) for p in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
+    words = [p.lstrip("Ġ▁") for p in pieces]
+    kind = token_kinds(tokenizer)
+    frequency = np.log(counts[: len(words)] + 1.0)
+    rank = np.empty(len(words))
+    rank[np.argsort(-frequency, kind="stable")] = np.arange(1, len(words) + 1)
+    of_token = {
+        "log frequency": frequency,
+        "log rank": np.log(rank),
+        "subword": kind == "subword",
+        "length": np.array([len(w) for w in words]),
+        "function word": np.isin(kind, ("function word", "punctuation")),
+        "unigram surprise": -frequency,
+        "alphabetic": np.array([w.isalpha() for w in words]),
+        "starts a word": np.array([p.startswith(("Ġ", "▁")) for p in pieces]),
+    }
+    columns = {name: values[ids] for name, values in of_token.items()}
+    columns["position"] = np.arange(ids.size).reshape(ids.shape) / 512
+    columns["next-token entropy"] = _predictions(subject, windows)["entropy"][:, first:-1]
+    return np.stack([columns[name].astype(float) for name in FEATURES_OF_AUTHOR], -1)
 
 
 @step(version=1)

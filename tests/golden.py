@@ -26,7 +26,7 @@ def compute() -> dict[str, dict]:
     from lib.moments import collect
     from lib.probes import fit_probe
     from lib.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
-    from lib.routing import _learn, _refit, _routed, learn_errors, price, refit
+    from lib.routing import _evaluated, _refit, evaluate, learn_errors, refit
     from lib.swap import _base, _heal, _swapped, heal, sweep
     from lib.text import cut_windows, load_corpus
     from lib.tokens import _predictions
@@ -71,17 +71,18 @@ def compute() -> dict[str, dict]:
     errors = learn_errors(subject, fit, fits.repaired)
     modules = {}
     for b in (1, 4):
-        keep(_learn, f"mean predicted log error of block {b}", errors.predicted[b].mean())
-        keep(_learn, f"mean error of block {b}", errors.error[b].mean())
+        keep(learn_errors, f"mean predicted log error of block {b}", errors.predicted[b].mean())
+        keep(learn_errors, f"mean error of block {b}", errors.error[b].mean())
         cut = float(-errors.predicted[b].mean())
-        router = Gate(errors.routers[b].net, cut, f"golden {b}")
+        router = Gate(
+            errors.routers[b].weights, errors.routers[b].biases, cut, recipe=f"golden {b}"
+        )
         modules[b] = Routed(subject.blocks[b].ffn, fits.repaired[b], router)
     both = {"routed": modules, "refitted": refit(subject, fit, modules)}
-    for name, found_there in price(subject, test, both).items():
-        step = _routed if name == "routed" else _refit
-        keep(step, f"cost of two {name} blocks", found_there.cost().value)
-        keep(step, f"share of two {name} blocks", found_there.share)
-        keep(step, f"KL of two {name} blocks", found_there.divergence().value)
+    for name, found_there in evaluate(subject, test, both).items():
+        step = _evaluated if name == "routed" else _refit
+        keep(step, f"cost of two {name} blocks", found_there.cost.value)
+        keep(step, f"share of two {name} blocks", found_there.linear_share)
     keep(_predictions, "entropy", _predictions(subject, test)["entropy"].mean())
 
     rows = Rows(subject, fit, test, [2])

@@ -10,9 +10,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lib.affine import constant
 from lib.errors import InputError
+from lib.gates import measure_needs
 from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear import fit_maps, score
 from lib.model import as_subject
+from lib.routing import Routers, evaluate, learn_errors, refit
 from lib.swap import losses, sweep
 from lib.text import Windows, cut_windows
 
@@ -147,6 +149,29 @@ def test_the_start_position_is_neither_fitted_nor_swapped(starting):
     with swap(subject.blocks[1], zero):
         oracle = losses(subject, windows.tokens[:4])
     np.testing.assert_allclose(swept.swapped[1, "zero"], oracle, atol=1e-5)
+
+
+def test_routers_leave_the_start_token_alone(starting):
+    subject, windows = starting
+    maps = fit_maps(subject, windows).plain
+    needs = measure_needs(subject, windows, maps)
+    assert needs.x[1].shape[:2] == needs.need[1].shape == (len(windows), 22)
+    assert (needs.token == windows.tokens[:, 1:-1].numpy()).all()
+    errors = learn_errors(subject, windows, maps)
+    assert errors.error.shape[2] == 23
+    x, y = capture(subject, windows, [1])[1]
+    by_hand = (maps[1](x) - y).double().square().sum(-1)
+    np.testing.assert_allclose(errors.error[1], by_hand, rtol=1e-4, atol=1e-9)
+    gates = {b: errors.routers[b] for b in range(3)}
+    routers = Routers(subject, maps, errors, gates, needs, windows)
+    everywhere = evaluate(
+        subject, windows, {"all": routers.at("random", dict.fromkeys(gates, 1.0))}
+    )
+    linear = evaluate(subject, windows, {"maps": maps})["maps"]
+    np.testing.assert_allclose(everywhere["all"].losses, linear.losses, atol=1e-5)
+    assert everywhere["all"].linear_share == linear.linear_share == 1
+    refitted = refit(subject, windows, {1: routers.at("random", {1: 1.0})[1]})[1]
+    np.testing.assert_allclose(refitted.surrogate(x), maps[1](x), atol=0.05 * float(y.std()))
 
 
 def test_windows_without_the_start_token_are_refused(starting):

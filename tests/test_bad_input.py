@@ -31,7 +31,7 @@ from lib.model import TINY, as_subject, check_model, load_subject
 from lib.moments import Moments
 from lib.probes import PolyLinear, build, fit_probe
 from lib.report import start
-from lib.routing import price
+from lib.routing import evaluate
 from lib.series import main, notebooks, plan
 from lib.stats import Interval
 from lib.swap import heal, sweep
@@ -405,7 +405,7 @@ def test_a_notebook_without_trainings_is_not_trained(refused, monkeypatch):
 
 def test_a_routed_block_that_does_not_exist(refused, subject, test, fits):
     with refused("block -1"):
-        price(subject, test, {"wrong": {-1: fits.plain[0]}})
+        evaluate(subject, test, {"wrong": {-1: fits.plain[0]}})
 
 
 def test_nothing_to_train_or_to_measure(refused, subject, fit, test, fits):

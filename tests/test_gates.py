@@ -12,14 +12,31 @@ from lib.gates import (
     Masked,
     Routed,
     auc_by_document,
+    choose_gate,
     fit_gate,
+    fit_gates,
+    fit_loss_gate,
+    measure_needs,
     needless,
+    split_gate_text,
 )
 from lib.hooks import capture
 from lib.probes import n_params
 from lib.stats import interval
 from lib.swap import losses, sweep
-from lib.tokens import _through, features, find_norm, lookup, often, token_and_context, token_kinds
+from lib.tokens import (
+    FEATURES_OF_AUTHOR,
+    _through,
+    by_type,
+    features,
+    features_of_author,
+    find_norm,
+    lookup,
+    often,
+    raw_embedding,
+    token_and_context,
+    token_kinds,
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +87,6 @@ def test_gates_have_the_parameters_of_table_1():
         "b=1": 2 * d + 5,
         "b=3": 6 * d + 13,
         "b=6": 12 * d + 25,
-        "mlp": 64 * d + 129,
     }
 
 
@@ -85,6 +101,53 @@ def test_a_gate_of_labels_of_one_class_is_refused():
         fit_gate(np.zeros((5, 2)), np.ones(5, bool))
     with pytest.raises(InputError, match="unknown kind of gate 'b=2'"):
         fit_gate(np.zeros((5, 2)), np.arange(5) > 2, "b=2")
+
+
+def test_a_gate_of_the_loss_finds_where_the_map_gains(plane):
+    x, _, gains = plane
+    need = np.where(gains, -0.5, 0.5) + np.random.default_rng(2).normal(size=len(x)) * 0.2
+    gate = fit_loss_gate(x[:3_000], need[:3_000], steps=600)
+    assert (gate(torch.tensor(x[3_000:])).numpy() == gains[3_000:]).mean() > 0.95
+    # Where every position loses, the map is used nowhere.
+    never = fit_loss_gate(x[:3_000], np.full(3_000, 0.5), steps=600)
+    assert not never(torch.tensor(x)).any()
+
+
+def test_the_gate_that_adds_least_is_chosen(plane):
+    x, _, gains = plane
+    need = np.where(gains, -0.5, 0.5)
+    good, bad = fit_gate(x, gains), fit_gate(x, ~gains)
+    assert choose_gate({"bad": bad, "good": good}, x.astype(np.float32), need) == "good"
+
+
+def test_gate_text_is_split_by_document(test):
+    train, choose = split_gate_text(test, 64 * 10)
+    assert not {*train.document} & {*choose.document}
+    assert len(train) == 10 and 1 <= len(choose) <= 2
+
+
+def test_gates_of_all_kinds_are_kept_and_come_back(subject, test, fits):
+    maps = {b: fits.plain[b] for b in (1, 4)}
+    found = fit_gates(subject, test, maps, kinds=("linear", "b=3", "loss"))
+    again = fit_gates(subject, test, maps, kinds=("linear", "b=3", "loss"))
+    needs = measure_needs(subject, test, maps)
+    x, need = needs.rows(4)
+    by_hand = fit_gate(x, needless(need), "b=3")
+    rows = torch.from_numpy(x)
+    torch.testing.assert_close(found[4]["b=3"].score(rows), by_hand.score(rows))
+    torch.testing.assert_close(found[4]["loss"].score(rows), again[4]["loss"].score(rows))
+    assert needs.token.shape == needs.need[4].shape == x.reshape(*needs.token.shape, -1).shape[:2]
+    assert (needs.next_token[:, :-1] == needs.token[:, 1:]).all()
+
+
+def test_a_share_of_a_gate_is_that_share(plane):
+    x, _, label = plane
+    rows = torch.tensor(x)
+    gate = fit_gate(x, label)
+    for share in (0.0, 0.25, 1.0):
+        assert gate.at_share(rows, share)(rows).float().mean() == pytest.approx(share, abs=0.001)
+    with pytest.raises(InputError, match=r"a share of 1\.5 is not possible"):
+        gate.at_share(rows, 1.5)
 
 
 def test_labels_fall_back_to_the_quartile_where_few_gain():
@@ -107,7 +170,7 @@ def test_auc_is_scikit_learns_and_its_weights_are_documents():
 
 def test_always_and_never_routed_are_the_map_and_the_original(subject, test, fits):
     block = subject.blocks[2]
-    masks = {n: Masked(np.full(test.tokens.shape, n == "always"), n) for n in ("always", "never")}
+    masks = {n: Masked(np.full(test.tokens.shape, n == "always")) for n in ("always", "never")}
     routed = {(2, n): Routed(block.ffn, fits.repaired[2], m) for n, m in masks.items()}
     swept = sweep(subject, test, routed | {2: fits.repaired[2]})
     np.testing.assert_allclose(swept.swapped[2, "always"], swept.swapped[2], atol=1e-5)
@@ -121,7 +184,7 @@ def test_a_gate_routes_as_its_own_mask_does(subject, test, fits, rows):
     losses(subject, test.tokens)
     handle.remove()
     ffn, repaired = subject.blocks[2].ffn, fits.repaired[2]
-    told = Routed(ffn, repaired, Masked(seen[0].numpy(), "told"))
+    told = Routed(ffn, repaired, Masked(seen[0].numpy()))
     swept = sweep(subject, test, {(2, "gate"): Routed(ffn, repaired, gate), (2, "told"): told})
     np.testing.assert_allclose(swept.swapped[2, "gate"], swept.swapped[2, "told"], atol=1e-5)
 
@@ -201,3 +264,35 @@ def test_features_know_repeats_and_positions(subject, text):
     again = [first[t] in first[:t] for t in range(32)]
     assert found[0, :, 9].tolist() == [float(a) for a in again]
     assert found[:, 0, 8].all() and not found[:, 1:, 8].any()
+
+
+def test_features_of_the_author_are_of_the_next_token(subject, text):
+    from lib.text import cut_windows
+
+    windows = cut_windows(text.test, subject.tokenizer, 32).take(64)
+    counts = np.bincount(windows.tokens.numpy().ravel(), minlength=len(subject.tokenizer))
+    found = features_of_author(subject, windows, counts)
+    assert found.shape == (2, 31, len(FEATURES_OF_AUTHOR)) and np.isfinite(found).all()
+    following = windows.tokens[:, 1:].numpy()
+    np.testing.assert_allclose(found[..., 0], np.log(counts[following] + 1.0))
+    assert found[1, 0, FEATURES_OF_AUTHOR.index("position")] == pytest.approx(31 / 512)
+
+
+def test_the_raw_embedding_is_the_table(subject, test):
+    own = subject.model.get_input_embeddings()(test.tokens[:1])
+    e = raw_embedding(subject, test[:1])
+    if subject.name == "tiny-gpt2":  # the position's row is added
+        positions = subject.model.transformer.wpe.weight[: own.shape[1]]
+        own = own + positions
+    torch.testing.assert_close(e, own.detach().float())
+
+
+def test_types_have_their_mean_need():
+    need = np.array([[1.0, -1.0, 3.0], [2.0, 4.0, 0.5]])
+    ids = np.array([[7, 7, 9], [7, 9, 2]])
+    found = by_type(need, ids, least=2)
+    assert found.token.tolist() == [7, 9] and found.occurrences.tolist() == [3, 2]
+    assert found["mean"].tolist() == pytest.approx([2 / 3, 3.5])
+    assert found.positive.tolist() == pytest.approx([2 / 3, 1.0])
+    with pytest.raises(InputError, match="no token occurs 4 times among 6 positions"):
+        by_type(need, ids, least=4)
