@@ -66,6 +66,7 @@ def by_block(paper: str, metric: str, experiment: str, **where: str) -> pd.DataF
     model; of the affine map, unless another `candidate` is named."""
     chosen = {"table": "repository", "candidate": "linear"} | where
     rows = published(paper, metric=metric, experiment=experiment, **chosen)
+    rows = rows[rows["block"].notna()]  # what is said of several blocks is left out
     return rows.pivot(index="block", columns="subject", values="value")
 
 
