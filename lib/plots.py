@@ -58,8 +58,9 @@ def profile(
     x = range(len(values)) if x is None else x
     colour = SUBJECT if look is None else COLOURS[look]
     marker = "o" if look is None else MARKERS[look]
+    colour = line.pop("color", colour)
     middle = [getattr(v, "value", v) for v in values]
-    ax.plot(x, middle, label=label, **{"color": colour, "marker": marker} | line)
+    ax.plot(x, middle, label=label, color=colour, **{"marker": marker} | line)
     if hasattr(values[0], "low"):
         ends = [v.low for v in values], [v.high for v in values]
         ax.fill_between(x, *ends, color=colour, alpha=0.15, lw=0)
@@ -105,20 +106,23 @@ def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> No
 
 def budget_curve(ax: plt.Axes, curves: Mapping[str, Sequence], linear_to: float = 0.1) -> None:
     """Change of perplexity against the share of FFN arithmetic saved, a line a name: each point
-    (share saved, Interval of the relative change). The name stands at the line's last point; up to
-    four lines in colour, more of them in grey."""
+    (share saved, Interval of the relative change). Names stand in the order of the lines' last
+    points; the first four lines are in colour, more of them in grey."""
+    last = {}
     for k, (name, points) in enumerate(curves.items()):
         ordered = sorted(points, key=lambda point: point[0])
         saved = [100 * share for share, _ in ordered]
         costs = [cost for _, cost in ordered]
         colour = COLOURS[k] if k < 4 else "#8A8A8A"
-        marker = MARKERS[k % len(MARKERS)]
-        profile(ax, costs, name, 0, x=saved, color=colour, marker=marker)
-        end_label(ax, saved[-1], costs[-1].value, name, colour)
+        profile(ax, costs, name, 0, x=saved, color=colour, marker=MARKERS[k % len(MARKERS)])
+        last[name] = costs[-1].value
     ax.axhline(0, color="#999999", lw=1)
     percent_axis(ax, linear_to=linear_to)
     ax.set_xlabel("share of the FFNs' arithmetic saved (%)")
     ax.set_ylabel("change of perplexity")
+    handles = dict(zip(*ax.get_legend_handles_labels()[::-1]))
+    order = sorted(last, key=last.get, reverse=True)
+    ax.legend([handles[name] for name in order], order, loc="upper left")
 
 
 def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> None:
