@@ -18,23 +18,30 @@ from lib.text import Windows
 KINDS = ("punctuation", "number", "function word", "subword", "content word")
 
 
+def spelled(tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """(the text of every token without white space around it, whether it starts a word), each
+    [vocabulary]. Tokens are decoded, for those of byte-level tokenizers stand for other letters."""
+    n = len(tokenizer)
+    texts = tokenizer.batch_decode([[i] for i in range(n)], clean_up_tokenization_spaces=False)
+    pieces = tokenizer.convert_ids_to_tokens(range(n))
+    starts = [str(piece).startswith(("Ġ", "▁")) for piece in pieces]
+    return np.array([text.strip() for text in texts]), np.array(starts)
+
+
 def token_kinds(tokenizer) -> np.ndarray:
     """The kind of every token of a vocabulary, [vocabulary] of KINDS; a subword continues a word
     (no space before its letters)."""
-    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    space = ("Ġ", "▁")
 
-    def kind(piece: str) -> str:
-        word = piece.lstrip("Ġ▁")
+    def kind(word: str, starts: bool) -> str:
         if not any(c.isalnum() for c in word):
             return "punctuation"
         if any(c.isdigit() for c in word):
             return "number"
-        if not piece.startswith(space):
+        if not starts:
             return "subword"
         return "function word" if word.lower() in ENGLISH_STOP_WORDS else "content word"
 
-    return np.array([kind(str(p)) for p in pieces])
+    return np.array([kind(*of_token) for of_token in zip(*spelled(tokenizer))])
 
 
 def lookup(values: np.ndarray, ids: np.ndarray, vocabulary: int, prior: float = 4.0) -> np.ndarray:
@@ -156,8 +163,7 @@ def features(subject: Subject, windows: Windows, counts: np.ndarray) -> np.ndarr
     [vocabulary] of each token in other text. Own loss is that of predicting the token itself.
     """
     tokenizer, ids = subject.tokenizer, windows.tokens.numpy()
-    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    words = [str(p).lstrip("Ġ▁") for p in pieces]
+    words, _ = spelled(tokenizer)
     kind = token_kinds(tokenizer)
     ends = np.array([w[-1:] in (".", "!", "?") for w in words])
     table = {
@@ -198,8 +204,7 @@ def features_of_author(subject: Subject, windows: Windows, counts: np.ndarray) -
     """
     tokenizer, first = subject.tokenizer, subject.n_start
     ids = windows.tokens.numpy()[:, first + 1 :]
-    pieces = [str(p) for p in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
-    words = [p.lstrip("Ġ▁") for p in pieces]
+    words, starts = spelled(tokenizer)
     kind = token_kinds(tokenizer)
     frequency = np.log(counts[: len(words)] + 1.0)
     rank = np.empty(len(words))
@@ -212,7 +217,7 @@ def features_of_author(subject: Subject, windows: Windows, counts: np.ndarray) -
         "function word": np.isin(kind, ("function word", "punctuation")),
         "unigram surprise": -frequency,
         "alphabetic": np.array([w.isalpha() for w in words]),
-        "starts a word": np.array([p.startswith(("Ġ", "▁")) for p in pieces]),
+        "starts a word": starts,
     }
     columns = {name: values[ids] for name, values in of_token.items()}
     columns["position"] = np.arange(ids.size).reshape(ids.shape) / 512

@@ -252,6 +252,9 @@ def test_kinds_of_tokens_are_what_they_look_like(subject):
     assert kind[encode(" the")[0]] == "function word"
     assert kind[encode(".")[0]] == "punctuation"
     assert kind[encode("7")[0]] == "number"
+    # Bytes of a byte-level vocabulary look like letters until they are decoded.
+    for mark in ("\n", " –", "’"):
+        assert {kind[token] for token in encode(mark)} == {"punctuation"}
 
 
 def test_features_know_repeats_and_positions(subject, text):
