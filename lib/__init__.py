@@ -14,7 +14,7 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     train   decoder                 the training loop; a decoder with a width in every layer
     mixers  runs    pretraining     linear language models; kept trainings; trained decoders
     allocation tasks                where in depth the width goes; last words and told facts
-    claims  compare report  series  verdicts (08-27); comparisons; one run; the command line
+    claims  compare report  series  verdicts (17-27); comparisons; one run; the command line
 """
 
 import warnings

@@ -184,7 +184,7 @@ class Run:
     def figure(self, figure: plt.Figure, what: str, alt: str, main: bool = False, **old) -> None:
         """Show a figure, and keep it in figures/ when the committed notebooks are made; `main`
         shows it under the answer, at the top. `alt` is one sentence for who does not see it."""
-        main = main or old.get("hero", False)  # notebooks 08-27 still say hero
+        main = main or old.get("hero", False)  # notebooks 17-27 still say hero
         shown = self.renders and self.model == PROFILES["study"]["model"]
         name = f"{self.notebook[:2]}_{what}.png"
         home = ROOT / "figures" if shown else ROOT / "runs" / "figures" / self.folder.parent.name
