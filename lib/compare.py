@@ -73,7 +73,8 @@ def by_block(paper: str, metric: str, experiment: str, **where: str) -> pd.DataF
 def errata(paper: str, notebook: str) -> pd.DataFrame:
     """Where a paper contradicts itself or its author's code, as far as it touches a notebook."""
     table = pd.read_csv(PUBLISHED / "errata.csv", keep_default_na=False, dtype=str)
-    table = table[(table.paper == paper) & table.here.str.contains(rf"\b{notebook}\b")]
+    named = table.here.str.partition(":")[0]  # "08, 14: what is done there"
+    table = table[(table.paper == paper) & named.str.contains(rf"\b{notebook}\b")]
     return table[["section", "says", "but"]]
 
 
@@ -295,7 +296,7 @@ def printed_in_words(row: pd.Series) -> str:
 
 def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> str:
     """A value with its interval, in the digits that the width deserves: 0.55 [0.54, 0.56]; relative
-    changes in per cent."""
+    changes in per cent, or from tenfold up as a factor."""
     i = value if isinstance(value, Interval) else Interval(float(value), np.nan, np.nan)
     if not np.isfinite(i.value):
         return "–"
@@ -306,7 +307,12 @@ def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> 
     if not np.isfinite(width) or width <= 0:
         return _number(f"{scale * i.value:{plus}.3g}") + end
     if abs(scale * i.value) >= 1000:
-        return _number(f"{scale * i.value:.2g} [{scale * i.low:.2g}, {scale * i.high:.2g}]") + end
+        ends = [i.value, i.low, i.high]
+        if unit.startswith("relative change") and not signed:
+            factors = [f"{float(f'{1 + v:.2g}'):,.0f}" for v in ends]
+            return f"×{factors[0]} [{factors[1]}, {factors[2]}]"
+        numbers = [f"{float(f'{scale * v:.2g}'):,.0f}" for v in ends]
+        return _number(f"{numbers[0]}{end} [{numbers[1]}, {numbers[2]}]")
     digits = int(np.clip(1 - np.floor(np.log10(width)), 0, 4))
     low, high = (f"{scale * v:.{digits}f}" for v in (i.low, i.high))
     return _number(f"{scale * i.value:{plus}.{digits}f}{end} [{low}, {high}]")

@@ -50,11 +50,14 @@ def interval(
     """
     _, i = np.unique(document, return_inverse=True)
     n = int(i.max()) + 1
-    value = float(stat(np.ones((1, len(i))))[0])
-    if n < FEWEST:
-        return Interval(value, np.nan, np.nan)
-    w = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)[:, i]
-    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * float(stat(w).std(0)) * np.sqrt(n / (n - 1))
+    # A draw without any row of a small group has no ratio: nan, and so no interval.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = float(stat(np.ones((1, len(i))))[0])
+        if n < FEWEST:
+            return Interval(value, np.nan, np.nan)
+        w = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)[:, i]
+        deviation = float(stat(w).std(0))
+    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * deviation * np.sqrt(n / (n - 1))
     half = max(half, least)
     if not half > 0:
         return Interval(value, np.nan, np.nan)

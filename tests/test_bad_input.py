@@ -108,7 +108,9 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
 
 def test_claim_and_comparison_of_another_notebook(refused):
     run = start("04_kinds_of_linearity", "smoke", None, None)
-    with pytest.raises(InputError, match=r"unknown claim 'ikeda-5.4-middle-best-of-thre': did you mean"):
+    with pytest.raises(
+        InputError, match=r"unknown claim 'ikeda-5.4-middle-best-of-thre': did you mean"
+    ):
         run.claim("ikeda-5.4-middle-best-of-thre", 1.0)
     with pytest.raises(InputError, match=r"unknown comparison 'whipp-5.1-jaged'.*jagged"):
         run.compare("whipp-5.1-jaged", 1.0)
