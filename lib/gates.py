@@ -182,7 +182,7 @@ def fit_gate(
         pca = PCA(2 * int(kind[2:]), random_state=seed).fit(z)
         layers.append((pca.components_.T, -pca.mean_ @ pca.components_.T))
         z = pca.transform(z)
-    found = LogisticRegression(C=1.0, max_iter=1_000).fit(z, label)
+    found = LogisticRegression(C=1.0, max_iter=2_000).fit(z, label)
     layers.append((found.coef_.T, found.intercept_))
     return _from_standardized(layers, scale, relu=False, recipe=recipe)
 

@@ -210,6 +210,10 @@ def render(names: list[str], config: dict) -> None:
         for cell in notebook.cells:
             cell.metadata.pop("papermill", None)
             cell.metadata.pop("execution", None)
+            # A warning names the file that it comes from: within the repository, as anybody sees it.
+            for output in cell.get("outputs", []):
+                if "text" in output:
+                    output.text = output.text.replace(f"{ROOT}/", "")
         # What papermill injected is no part of the committed notebook.
         notebook.cells = [
             c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])
