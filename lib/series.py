@@ -210,7 +210,7 @@ def render(names: list[str], config: dict) -> None:
         for cell in notebook.cells:
             cell.metadata.pop("papermill", None)
             cell.metadata.pop("execution", None)
-            # A warning names the file that it comes from: within the repository, as anybody sees it.
+            # A warning names the file that it comes from, as seen from the repository.
             for output in cell.get("outputs", []):
                 if "text" in output:
                     output.text = output.text.replace(f"{ROOT}/", "")
