@@ -11,8 +11,8 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     probes  descent swap            product probes; trained baselines; losses, sweep, healing
     gates   tokens    sparse        need, gates, routed FFNs; token and context; small entries out
     routing                         routers for all blocks, their thresholds, refits, the cost of it
-    train   decoder                 the training loop; a decoder with a width in every layer
-    mixers  runs    pretraining     linear language models; kept trainings; trained decoders
+    train   runs    decoder         the training loop; kept trainings; a width in every layer
+    finetune mixers pretraining     FFNs replaced in training; linear models; trained decoders
     allocation tasks                where in depth the width goes; last words and told facts
     claims  compare report  series  verdicts (17-27); comparisons; one run; the command line
 """

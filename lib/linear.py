@@ -80,7 +80,7 @@ def fit_maps(subject: Subject, windows: Windows) -> Fits:
         limit = MASSIVE * np.median(sample.norm)
         massive = sample.norm.flatten()[sample.heavy] > limit
         if massive.any() and massive.sum() < sample.moments.n / 10:
-            mended[b] = _repair(bulk_moments(sample, limit), sample.x[massive])
+            mended[b] = repair(bulk_moments(sample, limit), sample.x[massive])
         variance, eigenvalues = sample.moments.syy, sample.moments.eigen[0]
         by_block["limit"].append(limit)
         by_block["massive"].append(massive.sum() / sample.moments.n)
@@ -129,7 +129,7 @@ def _single(affine: AffineMap) -> AffineMap:
     return AffineMap(affine.weight.float(), affine.bias.float())
 
 
-def _repair(bulk: Moments, massive_x: torch.Tensor) -> RepairedMap:
+def repair(bulk: Moments, massive_x: torch.Tensor) -> RepairedMap:
     """The map of the bulk, with the direction that finds the massive rows massive_x [h, d]."""
     affine = bulk.fit()
     direction, threshold = massive_direction(bulk, massive_x)

@@ -47,6 +47,8 @@ class Recipe:
     """on matrices"""
     seed: int = 42
     """of the order of the windows"""
+    beta2: float = 0.95
+    """of AdamW's second moment"""
 
 
 def train(
@@ -77,7 +79,7 @@ def train(
         {"params": matrices, "weight_decay": recipe.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    plain = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.95), fused=True)
+    plain = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, recipe.beta2), fused=True)
     kind, options = "cosine_with_min_lr", {"min_lr_rate": 0.1}
     if recipe.decay is not None:
         kind = "warmup_stable_decay"

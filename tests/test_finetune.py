@@ -1,0 +1,232 @@
+"""Fine-tuning with FFNs replaced: what is trained and what is not, killed runs, gates, orders."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lib import finetune
+from lib.errors import InputError
+from lib.finetune import (
+    Arm,
+    Gating,
+    SoftGate,
+    _copy_of,
+    _fine_tune,
+    _free,
+    centre_out,
+    fine_tune,
+    largest_units,
+    measure,
+    narrowed,
+    stand_in,
+    train_gates,
+)
+from lib.hooks import capture, swap
+from lib.runs import kept_rows
+from lib.sparse import parts
+from lib.swap import losses
+
+TWO_STAGES = Arm("map", ((2,), (1,)), (3, 4), lr=1e-3, constant=True, norms=False)
+MARKS = {"test": (0, 2, 3, 5, 7)}
+
+
+@pytest.fixture
+def given(subject, fit, test):
+    """Subject, text for maps, text to train on, test text."""
+    return subject, fit[:20], fit[20:40], {"test": test[:6]}
+
+
+def tuned(given, arm, marks=MARKS, weights=True):
+    subject, fit, data, tests = given
+    return _fine_tune(subject, arm, fit, data, tests, marks, weights)
+
+
+def test_order_is_the_printed_one_and_the_middle_half_for_every_depth():
+    assert centre_out(24) == [12, 11, 13, 10, 14, 9, 15, 8, 7, 6, 5, 4]
+    for n in range(6, 49):
+        order = centre_out(n)
+        assert sorted(order) == [*range(n // 6, n // 6 + n // 2)]
+        distance = [abs(b - n // 2) for b in order]
+        assert distance == sorted(distance) and order[0] == n // 2
+    with pytest.raises(InputError, match=r"5 blocks.*at least 6"):
+        centre_out(5)
+
+
+def test_maps_stay_and_the_subject_is_not_touched(given, own_cache):
+    subject = given[0]
+    before = {n: p.clone() for n, p in subject.model.named_parameters()}
+    one = Arm("map", ((2, 1),), (3,), lr=1e-2)
+    found = tuned(given, one, {"test": (0, 3)})
+    # The maps are those of the intact model, one after another, to the last bit.
+    copied = _copy_of(subject)
+    for block in (2, 1):
+        expected = stand_in(copied, given[1], block, "map")
+        assert torch.equal(found.stand_ins[block].weight, expected.weight)
+        assert torch.equal(found.stand_ins[block].bias, expected.bias)
+        swap(copied.blocks[block], expected).__enter__()
+    for name, p in subject.model.named_parameters():
+        assert torch.equal(p, before[name])
+    assert any(not torch.equal(w, before[n]) for n, w in found.weights.items())
+
+
+def test_norms_are_trained_only_where_asked(given, own_cache):
+    trained = tuned(given, TWO_STAGES).weights
+    for name, p in given[0].model.named_parameters():
+        if ".ln_" in name:
+            assert torch.equal(trained[name], p), name
+        elif "attn" in name and name.endswith("weight"):
+            assert not torch.equal(trained[name], p), name
+
+
+def test_a_kept_ffn_gets_no_gradient(subject):
+    copied = _copy_of(subject)
+    module = nn.Linear(copied.d_model, copied.d_model)
+    module.massive = lambda x: torch.zeros(x.shape[:-1], dtype=torch.bool)
+    with swap(copied.blocks[1], module):
+        _free(copied, norms=True)
+        inside = {id(p) for p in copied.blocks[1].original.parameters()}
+        for p in copied.model.parameters():
+            assert p.requires_grad == (id(p) not in inside)
+
+
+def test_step_zero_is_the_model_with_its_stand_ins_in(given, own_cache):
+    subject, fit, _, tests = given
+    for kind in ("none", "map", "deleted", "narrow"):
+        stages = ((),) if kind == "none" else ((2,),)
+        found = tuned(given, Arm(kind, stages, (1,)), {"test": (0,)}, weights=False).losses
+        module = subject.blocks[2].original
+        if kind != "none":
+            module = stand_in(subject, fit, 2, kind)
+        with swap(subject.blocks[2], module):
+            expected = losses(subject, tests["test"].tokens).mean().item()
+            by_document = measure(subject, tests["test"])
+        assert found.loss.to_numpy() == pytest.approx(by_document.loss.to_numpy(), abs=1e-6)
+        weight = [(tests["test"].document == d).sum() for d in by_document.document]
+        assert (by_document.loss * weight).sum() / sum(weight) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("killed_at", [2, 3, 5])
+def test_a_killed_training_goes_on_to_the_same_weights(given, own_cache, monkeypatch, killed_at):
+    whole = tuned(given, TWO_STAGES, weights=False).losses
+    monkeypatch.setenv("NONLINEARITY_CACHE", str(own_cache / "second"))
+    steps, read = [], finetune.measure
+
+    def dies(subject, windows):
+        steps.append(1)
+        if len(steps) == MARKS["test"].index(killed_at) + 1:
+            raise KeyboardInterrupt
+        return read(subject, windows)
+
+    monkeypatch.setattr(finetune, "measure", dies)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(given, TWO_STAGES, weights=False)
+    monkeypatch.setattr(finetune, "measure", read)
+    again = tuned(given, TWO_STAGES, weights=False).losses
+    assert again.equals(whole)
+
+
+def test_fresh_text_is_read_once_and_in_the_order_of_the_seed(given, own_cache, monkeypatch):
+    seen = []
+
+    def reads(model, windows, recipe, **_):
+        seen.append(windows.tokens)
+
+    monkeypatch.setattr(finetune, "train", reads)
+    with pytest.raises(ValueError):  # nothing was measured
+        tuned(given, TWO_STAGES, {"test": ()})
+    rows = torch.cat(seen).tolist()
+    assert len(rows) == 7 and len({tuple(r) for r in rows}) == 7
+
+
+def test_the_committed_smoke_row_is_what_a_training_gives(subject, fit, test, own_cache):
+    arm = Arm("map", ((3,), (2,)), (2, 2))
+    given = (subject, arm, fit[:20], fit[20:40], {"test": test[:6]}, {"test": (0, 4)})
+    committed = kept_rows("finetune", _fine_tune.recipe(*given))
+    assert len(committed) == 2 * len(set(test[:6].document.tolist()))
+    found = _fine_tune(*given).losses
+    assert found.loss.to_numpy() == pytest.approx(committed.loss.to_numpy(), abs=1e-5)
+    # And what is committed is what a notebook gets.
+    assert fine_tune(*given).attrs["trained"] == "earlier"
+
+
+def test_gates_have_as_many_parameters_as_the_authors():
+    gates = [SoftGate(nn.Identity(), nn.Identity(), 1024, 32, -3.0).gate for _ in range(4)]
+    assert sum(p.numel() for g in gates for p in g.parameters()) == 131_332
+    number = SoftGate(nn.Identity(), nn.Identity(), 1024, 0, -3.0).gate
+    assert sum(p.numel() for p in number.parameters()) == 1
+
+
+def test_a_soft_gate_goes_from_map_to_ffn_and_hands_no_gradient_through_it():
+    ffn, affine = nn.Linear(4, 4), nn.Linear(4, 4)
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    for bias, expected in ((-40.0, affine(x)), (40.0, ffn(x))):
+        gate = SoftGate(ffn, affine, 4, 8, bias)
+        assert torch.allclose(gate(x), expected, atol=1e-6)
+    gate = SoftGate(ffn, affine, 4, 8, -3.0)
+    assert gate(x).shape == x.shape and gate.opening.mean().item() == pytest.approx(0.047, abs=1e-3)
+    gate(x).sum().backward()
+    assert ffn.weight.grad is None and affine.weight.grad is not None
+    for mode, expected in {"open": ffn(x), "cut": affine(x)}.items():
+        gate.mode = mode
+        assert torch.allclose(gate(x), expected, atol=1e-6)
+
+
+def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_cache):
+    subject, fit, data, tests = given
+    plain = Arm("none", ((), ()), (3, 2), lr=1e-3)
+    marks = {"test": (3, 5)}
+    gates = train_gates(subject, Gating(4), (1, 2), plain, fit, data, tests, marks)
+    ended = tuned(given, plain, marks).losses.query("step == 3").loss.to_numpy()
+    open_gates = gates.query("experiment == 'given back'").loss.to_numpy()
+    assert open_gates == pytest.approx(ended, abs=1e-6)
+    assert set(gates.step) == {3 + 4}
+    opening = gates[gates.experiment.str.startswith("mean gate")].loss
+    assert ((opening > 0) & (opening < 1)).all()
+    # Another bias opens them: with gates near 1 the soft model is the trained one.
+    wide = Gating(1, hidden=0, bias=30.0, penalty=0.0)
+    soft = train_gates(subject, wide, (1, 2), plain, fit, data, tests, marks)
+    assert soft.loss.to_numpy() == pytest.approx(ended, abs=1e-5)
+
+
+def test_a_narrow_ffn_has_the_largest_units(each_subject, text):
+    from lib.text import cut_windows
+
+    fit = cut_windows(text.fit, each_subject.tokenizer, 64)[:4]
+    block = each_subject.blocks[1]
+    x, y = capture(each_subject, fit, [1])[1]
+    found = parts(block.ffn, each_subject.d_model)
+    d_ff = len(finetune.unit_columns(block.ffn, each_subject.d_model))
+    everything = narrowed(block.ffn, each_subject.d_model, torch.arange(d_ff))
+    assert torch.allclose(everything(x), y, atol=1e-5)
+    # By hand: the writer's input, unit by unit.
+    hidden = []
+    handle = found.writer.register_forward_hook(lambda _, args, __: hidden.append(args[0]))
+    block.ffn(x)
+    handle.remove()
+    columns = finetune.unit_columns(block.ffn, each_subject.d_model)
+    size = hidden[0].abs().flatten(0, 1).mean(0) * columns.norm(dim=1)
+    expected = size.argsort(descending=True)[:5].sort().values
+    units = largest_units(each_subject, fit, 1, 5)
+    assert units.tolist() == expected.tolist()
+    # A narrow FFN is the FFN with all other units silent.
+    silent = copy.deepcopy(block.ffn)
+    writer = parts(silent, each_subject.d_model).writer
+    keep = torch.zeros(d_ff)
+    keep[units] = 1
+    handle = writer.register_forward_pre_hook(lambda _, args: args[0] * keep)
+    narrow = narrowed(block.ffn, each_subject.d_model, units)
+    assert torch.allclose(narrow(x), silent(x), atol=1e-5)
+
+
+def test_bad_input_gets_one_sentence(given):
+    subject, fit, data, tests = given
+    for arm, message in (
+        (Arm("map", ((99,),), (2,)), r"99"),
+        (Arm("map", ((1,),), (2, 2)), r"1 stages have 2 numbers of steps"),
+        (Arm("none", ((),), (21,)), r"21 steps of fresh text need as many windows.*has 20"),
+        (Arm("nothing", ((),), (2,)), r"unknown stand-in 'nothing'.*none, map"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fine_tune(subject, arm, fit, data, tests, {"test": (0,)})
