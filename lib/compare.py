@@ -131,14 +131,15 @@ def compare(
     control: Values | None = None,
     difference: Values | None = None,
     blocks: Sequence[int] | None = None,
+    note: str = "",
 ) -> Comparison:
     """Judge a row: `here` and `control` with their intervals, and their paired `difference`.
 
     Where the paper prints the difference itself (a gain, a change), `here` and `difference` are
     both that gain and `control` is the baseline's value. A quantity that begins with "some" or
     "every" takes a joint interval for each unit, which are all blocks or those named in `blocks`.
-    Raises InputError for an unknown id, an effect without control and difference, and values that
-    do not fit the row.
+    `note`: what else the outcome should say. Raises InputError for an unknown id, an effect without
+    control and difference, and values that do not fit the row.
     """
     if id not in rows().index:
         near = get_close_matches(id, rows().index, 3)
@@ -164,7 +165,8 @@ def compare(
     judge: Callable = {"effect": _effect, "bound": _bound, "measured": _measured}[row.kind]
     outcomes = [judge(row, unit) for unit in units]
     chosen = _decisive(row, outcomes, units)
-    outcome, note = outcomes[chosen]
+    outcome, said = outcomes[chosen]
+    note = "; ".join(part for part in (said, note) if part)
     if row.paper == "ours" and outcome == "reproduced":
         outcome = "found"
     unit = units[chosen]

@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 from lib.errors import InputError, unknown
 
 FFNS = {"swiglu": 3, "linear": 2}  # matrices of d × width in each kind
-STARTS = ("zero", "llama")
+STARTS = ("plain", "looking-back", "scaled", "llama", "zero")
 
 
 class DecoderConfig(LlamaConfig):
@@ -116,16 +116,18 @@ def build_decoder(
     widths: Sequence[int],
     shape: Shape,
     *,
-    start: str = "zero",
+    start: str = "plain",
     seed: int = 42,
     kinds: list[str] | None = None,
 ) -> Decoder:
     """A decoder with these FFN widths, its weights drawn anew.
 
-    `start`: "llama" draws every matrix with std 0.02; "zero" the embedding with std 0.1, all others
-    with 1/√(inputs), and what writes to the stream or the logits is 0 (seeds agree better). Each
-    parameter has a generator of its own, so models of one seed share the weights of all that they
-    have in common: a wider FFN begins with the units of the narrower.
+    `start`: "plain" draws the embedding with std 1, matrices with 1/√(inputs), and what writes to
+    the stream or the logits is 0; "looking-back" is plain with one head of the first layer that
+    attends to the token before; "scaled" lets what writes to the stream begin with 1/√(inputs · 2
+    layers) and the logits with 0.02; "llama" draws every matrix with std 0.02; "zero" is plain with
+    an embedding of std 0.1. Each parameter has a generator of its own, so models of one seed share
+    the weights of all that they have in common: a wider FFN begins with the units of the narrower.
     """
     if start not in STARTS:
         raise unknown("start", start, STARTS)
@@ -141,19 +143,51 @@ def build_decoder(
         use_cache=False,
     )
     model = Decoder(config)
-    writes = ("o_proj.weight", "down_proj.weight", "lm_head.weight")
     for name, p in model.named_parameters():
         if p.dim() < 2:
             continue  # the norms' ones
         generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
         down = name.endswith("down_proj.weight")
         drawn = torch.randn(*(reversed(p.shape) if down else p.shape), generator=generator)
-        if start == "llama":
-            std = 0.02
-        else:
-            std = 0.1 if "embed" in name else 0.0 if name.endswith(writes) else p.shape[1] ** -0.5
-        p.data.copy_((drawn.T if down else drawn) * std)
+        p.data.copy_((drawn.T if down else drawn) * _std(name, p, start, len(widths)))
+    if start == "looking-back":
+        _look_back(model)
     return model
+
+
+def _std(name: str, p: torch.Tensor, start: str, n_layers: int) -> float:
+    """The standard deviation with which a matrix is drawn."""
+    plain = p.shape[1] ** -0.5
+    if start == "llama":
+        return 0.02
+    if "embed" in name:
+        return 0.1 if start == "zero" else 1.0
+    if name.endswith("lm_head.weight"):
+        return 0.02 if start == "scaled" else 0.0
+    if name.endswith(("o_proj.weight", "down_proj.weight")):
+        return plain / (2 * n_layers) ** 0.5 if start == "scaled" else 0.0
+    return plain
+
+
+@torch.no_grad()
+def _look_back(model: Decoder, sharpness: float = 4.0) -> None:
+    """Let the first head of the first layer attend to the token before, whatever the tokens are.
+
+    One entry of every embedding becomes 1. Queries and keys of the head read it, and each pair of
+    their entries is turned so that, after the rotary embedding, the score of a key Δ positions back
+    is sharpness² · Σ cos(θ (Δ - 1)) over the frequencies θ: largest at Δ = 1.
+    """
+    attention = model.model.layers[0].self_attn
+    model.model.embed_tokens.weight[:, 0] = 1.0
+    frequencies = model.model.rotary_emb.inv_freq
+    half = len(frequencies)
+    queries, keys = attention.q_proj.weight[: 2 * half], attention.k_proj.weight[: 2 * half]
+    # What the tokens say to this head stays, but small.
+    queries.mul_(0.1)
+    keys.mul_(0.1)
+    queries[:half, 0], queries[half:, 0] = sharpness, 0.0
+    keys[:half, 0] = sharpness * frequencies.cos()
+    keys[half:, 0] = sharpness * frequencies.sin()
 
 
 def count_params(config: DecoderConfig) -> int:

@@ -200,9 +200,11 @@ class Run:
         else:
             display(image)
 
-    def compare(self, id: str, here, control=None, difference=None, blocks=None) -> None:
+    def compare(
+        self, id: str, here, control=None, difference=None, blocks=None, note: str = ""
+    ) -> None:
         """Judge a row of comparisons.csv (see lib.compare.compare) and show it in one line."""
-        comparison = compare(id, here, control, difference, blocks)
+        comparison = compare(id, here, control, difference, blocks, note)
         if comparison.row.notebook != self.notebook:
             raise InputError(
                 f"comparison {id} belongs to {comparison.row.notebook}: judge it there."
