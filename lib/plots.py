@@ -83,6 +83,32 @@ def whiskers(
     ax.errorbar(x, middle, np.nan_to_num(ends), fmt=marker, color=colour, lw=1.2, label=label)
 
 
+def forest(
+    ax: plt.Axes,
+    rows: Mapping[str, Sequence],
+    labels: Sequence[str],
+    printed: Mapping[str, float] | None = None,
+) -> None:
+    """One row a name with an Interval for each label (None: none), below each other; `printed`: a
+    paper's number beside some of them."""
+    names = list(rows)
+    for k, label in enumerate(labels):
+        shift = 0.22 * (k - (len(labels) - 1) / 2)
+        known = [(y + shift, rows[n][k]) for y, n in enumerate(names) if rows[n][k] is not None]
+        at = [y for y, _ in known]
+        values = [i.value for _, i in known]
+        ends = [[i.value - i.low for _, i in known], [i.high - i.value for _, i in known]]
+        look = dict(fmt=MARKERS[k], color=COLOURS[k], lw=1.2, label=label)
+        ax.errorbar(values, at, xerr=np.nan_to_num(ends), **look)
+    if printed:
+        spots = [names.index(n) for n in printed]
+        ax.plot([*printed.values()], spots, "*", color=SUBJECT, ms=11, label="paper", zorder=4)
+    ax.axvline(0, color="#999999", lw=1)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.legend(fontsize=9)
+
+
 def dumbbells(ax: plt.Axes, rows: Mapping[str, Sequence], labels: Sequence[str]) -> None:
     """One row a name with a point for each label, joined by a grey line: before and after."""
     names = list(rows)

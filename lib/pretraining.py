@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
@@ -378,33 +378,43 @@ def train_decoder(
     return {"losses": losses} | weights
 
 
-def train_all(lab_and_jobs: Iterable[tuple[Lab, Sequence[int], int, float]]) -> None:
-    """Train what data/runs does not have yet of (lab, widths, seed, passes), a process for each
-    core; what is done stays when it is stopped."""
-    missing = []
-    for lab, widths, seed, passes in lab_and_jobs:
-        digest = train_decoder.recipe(*lab._given(widths, seed, passes))
-        if not digest or not len(kept_rows("decoder", digest)):
-            missing.append((lab, widths, seed, passes))
+Job = tuple[Lab, Sequence[int], int, Sequence[float]]
+"""a lab, widths, a seed, and after how many passes over the text a training ends, each a branch"""
+
+
+def train_all(jobs: Sequence[Job]) -> None:
+    """Train what data/runs does not have yet, a process for each core; what is done stays when it
+    is stopped."""
+    missing = [job for job in jobs if not _has_rows(job)]
     n_processes = min(os.cpu_count() or 1, len(missing))
     if n_processes < 2:
-        for lab, *job in missing:
-            lab.train(*job)
+        for job in missing:
+            _train_one(job)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(n_processes, context, torch.set_num_threads, (1,)) as pool:
-        running = [pool.submit(_train_one, *job) for job in missing]
+        running = [pool.submit(_train_one, job) for job in missing]
         for done in tqdm(as_completed(running), "trainings", len(running), delay=2, leave=False):
             done.result()
 
 
-def _train_one(lab: Lab, widths: Sequence[int], seed: int, passes: float) -> None:
-    lab.train(widths, seed, passes)
+def _has_rows(job: Job) -> bool:
+    """Whether data/runs has every branch of a job."""
+    lab, widths, seed, passes = job
+    digests = [train_decoder.recipe(*lab._given(widths, seed, p)) for p in passes]
+    known = set(kept_rows("decoder").digest)
+    return all(digest in known for digest in digests)
+
+
+def _train_one(job: Job) -> None:
+    lab, widths, seed, passes = job
+    for p in sorted(passes):
+        lab.train(widths, seed, p)
 
 
 def sign_turns(gain: Interval, others: Mapping[str, Interval]) -> str:
-    """ "the sign turns with …": the other recipes under which a gain excludes 0 on the other side of
-    its value; empty where there are none."""
+    """The words "the sign turns with …" and the other recipes under which a gain excludes 0 on the
+    other side; empty where there are none."""
     sign = np.sign(gain.value)
     turned = [name for name, i in others.items() if max(sign * i.low, sign * i.high) < 0]
     return f"the sign turns with {', '.join(turned)}" if turned else ""
