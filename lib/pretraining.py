@@ -387,7 +387,8 @@ def train_all(jobs: Sequence[Job]) -> None:
     is stopped."""
     missing = [job for job in jobs if not _has_rows(job)]
     n_processes = min(os.cpu_count() or 1, len(missing))
-    if n_processes < 2:
+    # A process takes seconds to start, so very short trainings stay in this one.
+    if n_processes < 2 or max(lab.one_pass for lab, *_ in missing) < 100:
         for job in missing:
             _train_one(job)
         return

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lib.allocation import placement, taper
 from lib.decoder import Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
-from lib.pretraining import Setup, fit_decoder, trunk
+from lib.pretraining import Lab, Setup, fit_decoder, sign_turns, train_all, train_decoder, trunk
+from lib.stats import Interval
 from lib.text import Windows
 from lib.train import Recipe, train
 
@@ -210,3 +211,100 @@ def test_bad_widths_are_refused():
         build_decoder([8], SHAPE, kinds=["glu"])
     with pytest.raises(InputError, match="unknown start 'ones'"):
         small(start="ones")
+
+
+@pytest.fixture
+def lab(data, own_cache):
+    """Twenty steps a pass on a walk, evaluated on another part of it."""
+    tests = {"walk": replace(data[80:], name="walk")}
+    return Lab(data[:80], tests, None, SHAPE, 24, one_pass=20, n_layers=4, batch=4)
+
+
+def test_a_looking_back_head_attends_to_the_token_before(data):
+    for shape in (SHAPE, Shape(32, 2, 11, 64), Shape(64, 4, 11, 64)):
+        model = build_decoder([8, 8], shape, start="looking-back").eval()
+        model.set_attn_implementation("eager")
+        tokens = torch.randint(11, (4, shape.n_ctx))
+        attended = model(tokens, output_attentions=True).attentions[0]  # [batch, head, to, from]
+        one_back = attended.diagonal(-1, 2, 3).mean((0, 2))  # of each head
+        assert one_back[0] > 0.35 and one_back[0] > 2 * one_back[1:].max()
+        # Where all tokens are alike, only the distance counts, and one back is the largest share.
+        same = model(torch.full((1, shape.n_ctx), 3), output_attentions=True).attentions[0]
+        largest = same[0, 0, 1:].argmax(-1)
+        assert largest.tolist() == list(range(shape.n_ctx - 1))
+
+
+def test_starts_draw_what_they_say():
+    wide = Shape(64, 4, 200, 16)
+    plain = build_decoder([64] * 6, wide)
+    assert plain.model.embed_tokens.weight.std().item() == pytest.approx(1, rel=0.05)
+    assert plain.lm_head.weight.abs().max() == 0
+    assert plain.model.layers[2].self_attn.o_proj.weight.abs().max() == 0
+    scaled = build_decoder([64] * 6, wide, start="scaled")
+    assert scaled.lm_head.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    written = scaled.model.layers[2].self_attn.o_proj.weight.std().item()
+    assert written == pytest.approx(64**-0.5 / 12**0.5, rel=0.05)
+    # All but what the start names is the same, to the last bit.
+    back = build_decoder([64] * 6, wide, start="looking-back")
+    changed = {n for n, p in back.named_parameters() if not torch.equal(p, plain.get_parameter(n))}
+    of_head = {f"model.layers.0.self_attn.{m}_proj.weight" for m in "qk"}
+    assert changed == {"model.embed_tokens.weight"} | of_head
+
+
+def test_half_a_pass_is_a_branch_of_one(lab):
+    """The trunk that both share gives what a training by itself gives."""
+    for passes in (0.5, 1):
+        given = lab._given(lab.uniform, 3, passes)
+        branch = train_decoder(*given)
+        alone = train_decoder(*given[:6], marks=())
+        assert given[6] and branch["losses"].equals(alone["losses"])
+        weights = [name for name in branch if name.startswith("weight.")]
+        assert all(torch.equal(branch[name], alone[name]) for name in weights)
+
+
+def test_a_gain_is_paired_by_seed_and_mean_over_texts(lab):
+    lab = replace(lab, tests=lab.tests | {"again": replace(lab.fit[:12], name="again")})
+    both = lab.by_text(lab.doubled, [1, 2])
+    assert list(both) == ["walk", "again"] and list(both.index) == [1, 2]
+    expected = lab.losses(lab.uniform, [1, 2]) - both.mean(axis=1)
+    assert lab.gains(lab.doubled, [1, 2]) == pytest.approx(expected)
+    even, odd = (lab.losses(lab.uniform, [1], half=half) for half in ("even", "odd"))
+    assert even != odd
+    by_seed = lab.gains(lambda seed: lab.uniform if seed == 1 else lab.doubled, [1, 2])
+    assert by_seed[0] == 0 and by_seed[1] == pytest.approx(expected.iloc[1])
+
+
+def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
+    from lib import pretraining, runs
+
+    monkeypatch.setattr(runs, "DATA", tmp_path)
+    monkeypatch.setenv("NONLINEARITY_TRAIN", "1")
+    kept = replace(lab, curve=True, one_pass=100)
+    train_all([(kept, kept.uniform, 1, (0.5, 1))])
+    found = runs.kept_rows("decoder")
+    assert set(found.text) == {"walk", "training"} and set(found.step) == {50, 100}
+    before = kept.loss(kept.uniform, 1)
+
+    def never(*_):
+        raise AssertionError("trained again")
+
+    never.recipe = pretraining.train_decoder.recipe
+    monkeypatch.setattr(pretraining, "train_decoder", never)
+    assert kept.loss(kept.uniform, 1).equals(before)
+
+
+def test_a_turned_sign_is_named():
+    gain = Interval(0.02, 0.01, 0.03)
+    others = {"half a pass": Interval(-0.02, -0.03, -0.01), "another start": Interval(-0.1, -1, 1)}
+    assert sign_turns(gain, others) == "the sign turns with half a pass"
+    assert sign_turns(Interval(-0.02, -0.03, -0.01), {"a": gain}) == "the sign turns with a"
+    assert sign_turns(gain, {"a": gain}) == ""
+
+
+def test_a_lab_refuses_what_it_cannot_train(lab):
+    with pytest.raises(InputError, match=r"3 passes over a walk.*at most 2"):
+        lab.train(lab.uniform, 1, 3)
+    with pytest.raises(InputError, match=r"4 layers were given 2 widths"):
+        lab.train([8, 8], 1)
+    with pytest.raises(InputError, match=r"unknown start 'warm'"):
+        replace(lab, start="warm").train(lab.uniform, 1)

@@ -35,6 +35,7 @@ def test_the_committed_smoke_row_is_what_a_training_gives():
     torch.set_num_threads(1)
     lab = setup(Run("17_ffn_placement", "smoke", "tiny-gpt2", "wikipedia-sample", 42))
     committed = kept_rows("decoder")
+    committed = committed[committed.digest.str.startswith("fit_decoder")]
     assert len(committed) == 2
     rows = losses_by_half(lab.train(lab.uniform, 42)["test"], lab.test)
     for row, kept in zip(rows, committed.itertuples()):
