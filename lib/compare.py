@@ -314,6 +314,7 @@ def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> 
             factors = [f"{float(f'{1 + v:.2g}'):,.0f}" for v in ends]
             return f"×{factors[0]} [{factors[1]}, {factors[2]}]"
         numbers = [f"{float(f'{scale * v:.2g}'):,.0f}" for v in ends]
+        numbers[0] = f"{plus if i.value > 0 else ''}{numbers[0]}"
         return _number(f"{numbers[0]}{end} [{numbers[1]}, {numbers[2]}]")
     digits = int(np.clip(1 - np.floor(np.log10(width)), 0, 4))
     low, high = (f"{scale * v:.{digits}f}" for v in (i.low, i.high))

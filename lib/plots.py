@@ -155,7 +155,9 @@ def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> Non
     """A symmetric-log axis for relative costs: linear within ±`linear_to`, ticks as +5% or ×10."""
     getattr(ax, f"set_{which}scale")("symlog", linthresh=linear_to)
     axis = getattr(ax, f"{which}axis")
-    ticks = [-0.1, -0.01, 0, 0.01, 0.1, 1, 9, 99, 999, 9999]
+    # Within the linear part, ticks of a tenth of it would stand on each other.
+    ticks = [t for t in (-0.1, -0.01, 0, 0.01, 0.1, 1, 9, 99, 999, 9999)
+             if t == 0 or abs(t) >= linear_to / 2]  # fmt: skip
     axis.set_major_locator(mpl.ticker.FixedLocator(ticks))
     axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: cost_in_words(v)))
     axis.set_minor_locator(mpl.ticker.NullLocator())

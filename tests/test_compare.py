@@ -137,7 +137,7 @@ def test_numbers_as_a_reader_sees_them():
     )
     tenfold = Interval(188.7, 112.3, 321.0)
     assert in_words(tenfold, "relative change of perplexity") == "×190 [110, 320]"
-    assert in_words(tenfold, "relative change", signed=True) == "19,000% [11,000, 32,000]"
+    assert in_words(tenfold, "relative change", signed=True) == "+19,000% [11,000, 32,000]"
     assert in_words(-0.5, signed=True) == "−0.5" and in_words(float("nan")) == "–"
     table = module.rows()
     assert printed_in_words(table.loc["more"]) == "0.4 to 0.6"
