@@ -296,7 +296,7 @@ def stand_in(subject: Subject, fit: Windows, block: int, kind: str) -> nn.Module
 
 
 def largest_units(subject: Subject, fit: Windows, block: int, n: int) -> torch.Tensor:
-    """The n hidden units [n] of largest mean absolute activation times the norm of their output column."""
+    """The n hidden units [n] of largest mean absolute activation times output column norm."""
     writer = parts(subject.blocks[block].ffn, subject.d_model).writer
     total = 0.0
 
