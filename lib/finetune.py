@@ -1,4 +1,4 @@
-"""Fine-tuning a model some of whose FFNs are replaced, and soft gates between map and FFN.
+"""Fine-tuning a model some of whose FFNs are replaced, beside the same training of the whole one.
 
 Balogh §4.9: some FFNs are replaced, the rest of the model is trained, and what results is compared
 with the original. Here every such training is an `Arm`, and the same training without replacement
@@ -17,9 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 from tqdm import tqdm
-from transformers import get_scheduler
 from transformers.pytorch_utils import Conv1D
 
 from lib.affine import AffineMap, constant, svd_ridge
@@ -118,17 +116,30 @@ def fine_tune(
 
     Stand-ins are fitted on `fit`; `data` are the windows to train on, one a step. Each text of
     `tests` is evaluated at its steps in `marks`; step 0 is after the first stage's replacement.
-    `weights`: keep those after the first stage in the cache too, for `train_gates`. What was
+    `weights`: keep those after the first stage in the cache too, for lib.softgates. What was
     trained earlier comes from data/runs. Raises InputError for blocks that the model lacks and for
     text that does not suffice.
     """
-    _check(subject, arm, data)
+    check_arm(subject, arm, data)
     given = (subject, arm, fit, data, dict(tests), dict(marks))
-    found = _kept(_fine_tune.recipe(*given))
+    found = kept_losses(_fine_tune.recipe(*given))
     return _fine_tune(*given, weights).losses if found is None else found
 
 
-def _kept(digest: str | None) -> pd.DataFrame | None:
+def tuned(
+    subject: Subject,
+    arm: Arm,
+    fit: Windows,
+    data: Windows,
+    tests: Mapping[str, Windows],
+    marks: Mapping[str, Sequence[int]],
+) -> Tuned:
+    """What `fine_tune` with the same arguments gave, with the weights after its first stage; it is
+    trained again unless these are in the cache."""
+    return _fine_tune(subject, arm, fit, data, dict(tests), dict(marks), weights=True)
+
+
+def kept_losses(digest: str | None) -> pd.DataFrame | None:
     """The losses that data/runs has of a training, or None."""
     rows = kept_rows("finetune", digest) if digest else ()
     if not len(rows):
@@ -139,14 +150,14 @@ def _kept(digest: str | None) -> pd.DataFrame | None:
     return found
 
 
-def _keep(digest: str | None, found: pd.DataFrame, arm: Arm, setting: str) -> None:
+def keep_losses(digest: str | None, found: pd.DataFrame, arm: Arm, setting: str) -> None:
     """Leave a training's losses in data/runs."""
     half = "document " + found.document.astype(str)
     rows = found.assign(half=half, setting=setting, seed=arm.seed)
     keep_rows("finetune", digest, rows.to_dict("records"))
 
 
-def _check(subject: Subject, arm: Arm, data: Windows) -> None:
+def check_arm(subject: Subject, arm: Arm, data: Windows) -> None:
     """Raises InputError for an arm that this model or text cannot have."""
     if arm.stand_in not in STAND_INS:
         raise unknown("stand-in", arm.stand_in, [*STAND_INS])
@@ -176,7 +187,7 @@ def _fine_tune(
     """`fine_tune` itself; `weights`: whether those after the first stage come back too."""
     digest = _fine_tune.recipe(subject, arm, fit, data, tests, marks)
     with _folder(digest) as folder, contextlib.ExitStack() as swaps:
-        copied = _copy_of(subject)
+        copied = copy_of(subject)
         stand_ins: dict[int, nn.Module] = {}
 
         def put(block: int, module: nn.Module) -> None:
@@ -202,7 +213,7 @@ def _fine_tune(
                     np.savez(file, **pack(state))
         found = pd.concat([pd.read_csv(path) for path in sorted(folder.glob("*.csv"))])
         found = found.sort_values(["text", "step", "document"], ignore_index=True)
-        _keep(digest, found, arm, arm.words)
+        keep_losses(digest, found, arm, arm.words)
         if not weights:
             return Tuned(found, {}, {})
         first = _stage_of(folder, 0)
@@ -222,7 +233,7 @@ def _first_maps(subject: Subject, fit: Windows, blocks: tuple[int, ...], kind: s
     found: dict[int, nn.Module] = {}
     if kind not in ("map", "repaired"):
         return found
-    copied = _copy_of(subject)
+    copied = copy_of(subject)
     with contextlib.ExitStack() as swaps:
         for block in blocks:
             found[block] = stand_in(copied, fit, block, kind)
@@ -253,14 +264,17 @@ def _train_stage(
     )
 
     def look(local: int, _) -> None:
-        for text, windows in tests.items():
-            if before + local in marks[text] and (local or not k):
-                found = measure(copied, windows).assign(text=text, step=before + local)
+        step_in_all = before + local
+        for text, of_text in tests.items():
+            if step_in_all in marks[text]:
+                found = measure(copied, of_text).assign(text=text, step=step_in_all)
                 found = found.assign(experiment="fine-tuned")
-                with whole(folder / f"{text} at {before + local}.csv") as part:
+                with whole(folder / f"{text} at {step_in_all}.csv") as part:
                     found.to_csv(part, index=False)
 
-    at = {m - before for steps in marks.values() for m in steps}
+    # The end of a stage belongs to it, not to the start of the next.
+    first = 0 if k == 0 else 1
+    at = {m - before for steps in marks.values() for m in steps if m - before >= first}
     checkpoints = folder / f"stage-{k}"
     train(copied.model, windows, recipe, look=look, at=at, checkpoints=checkpoints, every=100)
     copied.model.requires_grad_(False).eval()
@@ -336,7 +350,7 @@ def narrowed(ffn: nn.Module, d_model: int, units: torch.Tensor) -> nn.Module:
     return narrow
 
 
-def _copy_of(subject: Subject) -> Subject:
+def copy_of(subject: Subject) -> Subject:
     """The subject with a model of its own, which may be changed."""
     return as_subject(copy.deepcopy(subject.model), subject.tokenizer, subject.name)
 
@@ -364,206 +378,3 @@ def _folder(digest: str | None) -> Iterator[Path]:
     made.mkdir(parents=True, exist_ok=True)
     yield made
     shutil.rmtree(made, ignore_errors=True)
-
-
-class SoftGate(nn.Module):
-    """y = m(x) + g(x) (f(x) - m(x)), with f the FFN, m its map and g a gate in (0, 1), so that g
-    weighs the FFN (Balogh Eq. 6). No gradient passes through the FFN, as in the author's code.
-
-    The gate is d -> hidden -> 1 with ReLU, or, with 0 hidden units, one number; at first it is
-    sigmoid(`bias`) everywhere. `mode`: "soft"; "cut", where g is 0 or 1; "open", where it is 1.
-    """
-
-    def __init__(self, ffn: nn.Module, affine: nn.Module, d_model: int, hidden: int, bias: float):
-        super().__init__()
-        self.ffn, self.affine, self.mode = ffn, affine, "soft"
-        last = nn.Linear(hidden, 1) if hidden else OneNumber()
-        nn.init.constant_(last.bias, bias)
-        if hidden:
-            nn.init.zeros_(last.weight)
-        first = [nn.Linear(d_model, hidden), nn.ReLU()] if hidden else []
-        self.gate = nn.Sequential(*first, last)
-        self.opening = None
-        """g of the last pass, [batch, position, 1]"""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d_model]
-        with torch.no_grad():
-            full = self.ffn(x)
-        linear = self.affine(x)
-        self.opening = torch.sigmoid(self.gate(x))
-        weight = self.opening
-        if self.mode == "cut":
-            weight = (weight > 0.5).to(x.dtype)
-        if self.mode == "open":
-            weight = torch.ones_like(weight)
-        return linear + weight * (full - linear)
-
-
-class OneNumber(nn.Module):
-    """The same number at every position."""
-
-    def __init__(self):
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_model] -> [..., 1]
-        return self.bias.expand(*x.shape[:-1], 1)
-
-
-@dataclass(frozen=True)
-class Gating:
-    """How soft gates are trained when all else is frozen (Balogh §4.9.6 and the author's code)."""
-
-    steps: int = 150
-    hidden: int = 32
-    """units of each gate; 0: one number in its place"""
-    bias: float = -3.0
-    lr: float = 1e-3
-    """falls to a tenth, as a cosine"""
-    penalty: float = 0.1
-    """on the mean gate, after the first tenth of the steps"""
-
-
-def train_gates(
-    subject: Subject,
-    gating: Gating,
-    blocks: Sequence[int],
-    arm: Arm,
-    fit: Windows,
-    data: Windows,
-    tests: Mapping[str, Windows],
-    marks: Mapping[str, Sequence[int]],
-) -> pd.DataFrame:
-    """What soft gates on these blocks give after the first stage of `fine_tune` with the same
-    arguments, one row a document: experiment, text, step, document, loss.
-
-    An arm that replaced the blocks gets its original FFNs back behind the gates; one that did not
-    has its trained FFNs there, and maps of them. Experiments: "soft"; and on the first of `tests`,
-    unless the gate is one number, gates "cut" at a half, all FFNs "given back" without gates, "mean
-    gate of block 13" and "share below a half of block 13", whose `loss` is that number. Windows are
-    read in the arm's order again.
-    """
-    _check(subject, arm, data)
-    given = (subject, gating, tuple(blocks), arm, fit, data, dict(tests), dict(marks))
-    found = _kept(_train_gates.recipe(*given))
-    return _train_gates(*given) if found is None else found
-
-
-@step(version=1)
-def _train_gates(
-    subject: Subject,
-    gating: Gating,
-    blocks: tuple[int, ...],
-    arm: Arm,
-    fit: Windows,
-    data: Windows,
-    tests: dict,
-    marks: dict,
-) -> pd.DataFrame:
-    """`train_gates` itself."""
-    tuned = _fine_tune(subject, arm, fit, data, tests, marks, weights=True)
-    copied = _copy_of(subject)
-    # Weights of the trained model; the FFNs that it does without keep the subject's.
-    copied.model.load_state_dict(
-        {name: torch.as_tensor(w) for name, w in tuned.weights.items()}, strict=False
-    )
-    torch.manual_seed(arm.seed)
-    gates: dict[int, SoftGate] = {}
-    maps = tuned.stand_ins or {b: stand_in(copied, fit, b, "map") for b in blocks}
-    with contextlib.ExitStack() as swaps:
-        for b in blocks:
-            ffn, width = copied.blocks[b].ffn, copied.d_model
-            gates[b] = SoftGate(ffn, maps[b], width, gating.hidden, gating.bias)
-            swaps.enter_context(swap(copied.blocks[b], gates[b]))
-        _learn_gates(copied, gates, gating, data, arm.seed)
-        found = [
-            measure(copied, windows).assign(experiment="soft", text=text)
-            for text, windows in tests.items()
-        ]
-        if gating.hidden:
-            found += _opened_and_cut(copied, gates, *next(iter(tests.items())))
-    found = pd.concat(found, ignore_index=True).assign(step=arm.steps[0] + gating.steps)[MEASURED]
-    digest = _train_gates.recipe(subject, gating, blocks, arm, fit, data, tests, marks)
-    kind = f"gates of {gating.hidden} units" if gating.hidden else "one number a block"
-    _keep(digest, found, arm, f"{arm.words}; then {kind} on {' '.join(map(str, blocks))}")
-    return found
-
-
-def _learn_gates(
-    copied: Subject, gates: dict[int, SoftGate], gating: Gating, data: Windows, seed: int
-) -> None:
-    """Train the gates in place, one window a step in the arm's order."""
-    copied.model.requires_grad_(False)
-    trained = [p.requires_grad_(True) for g in gates.values() for p in g.gate.parameters()]
-    optimizer = torch.optim.Adam(trained, lr=gating.lr)
-    schedule = get_scheduler(
-        "cosine_with_min_lr",
-        optimizer,
-        0,
-        gating.steps,
-        scheduler_specific_kwargs={"min_lr_rate": 0.1},
-    )
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    for n in tqdm(range(gating.steps), desc="gates", delay=2, leave=False):
-        tokens = data.tokens[order[n % len(order)]][None].to(copied.device)
-        logits = copied.model(tokens, use_cache=False).logits[:, copied.n_start : -1]
-        loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1 + copied.n_start :].flatten())
-        if n >= gating.steps // 10:
-            mean_opening = torch.stack([g.opening.mean() for g in gates.values()]).mean()
-            loss = loss + gating.penalty * mean_opening
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        schedule.step()
-
-
-def _opened_and_cut(
-    copied: Subject, gates: dict[int, SoftGate], text: str, windows: Windows
-) -> list[pd.DataFrame]:
-    """Losses with each gate cut at a half, and with each open; how far they are open, soft."""
-    found = []
-    for name, mode in {"cut": "cut", "given back": "open"}.items():
-        for gate in gates.values():
-            gate.mode = mode
-        found.append(measure(copied, windows).assign(experiment=name))
-    kept: dict[int, list] = {b: [] for b in gates}
-    for gate in gates.values():
-        gate.mode = "soft"
-    with torch.no_grad():
-        for tokens in windows.tokens.split(batch_size(copied, windows)):
-            copied.model.base_model(tokens.to(copied.device), use_cache=False)
-            for b, gate in gates.items():
-                kept[b].append(gate.opening[..., 0].cpu())
-    for b, openings in kept.items():
-        opening = torch.cat(openings)  # [n, position]
-        for name, value in {"mean gate": opening, "share below a half": opening < 0.5}.items():
-            of_window = value.float().mean(1).numpy()
-            rows = pd.DataFrame({"document": windows.document, "loss": of_window})
-            rows = rows.groupby("document", as_index=False).loss.mean()
-            found.append(rows.assign(experiment=f"{name} of block {b}"))
-    return [rows.assign(text=text) for rows in found]
-
-
-@torch.no_grad()
-def _openings(copied: Subject, gates: dict[int, SoftGate], windows: Windows) -> pd.DataFrame:
-    """Each gate's mean, and the share of positions where it is below a half, by document."""
-    for gate in gates.values():
-        gate.mode = "soft"
-    kept: dict[int, list] = {b: [] for b in gates}
-    for tokens in windows.tokens.split(batch_size(copied, windows)):
-        copied.model.base_model(tokens.to(copied.device), use_cache=False)
-        for b, gate in gates.items():
-            kept[b].append(gate.opening[..., 0].cpu())
-    rows = []
-    for b, parts_of_block in kept.items():
-        opening = torch.cat(parts_of_block)  # [n, position]
-        by_name = {"mean gate": opening, "share below a half": (opening < 0.5).float()}
-        for name, value in by_name.items():
-            rows.append(
-                pd.DataFrame({"document": windows.document, "loss": value.mean(1).numpy()})
-                .groupby("document", as_index=False)
-                .loss.mean()
-                .assign(experiment=f"{name} of block {b}")
-            )
-    return pd.concat(rows)

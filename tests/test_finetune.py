@@ -10,21 +10,19 @@ from lib import finetune
 from lib.errors import InputError
 from lib.finetune import (
     Arm,
-    Gating,
-    SoftGate,
-    _copy_of,
     _fine_tune,
     _free,
     centre_out,
+    copy_of,
     fine_tune,
     largest_units,
     measure,
     narrowed,
     stand_in,
-    train_gates,
 )
 from lib.hooks import capture, swap
 from lib.runs import kept_rows
+from lib.softgates import Gating, SoftGate, train_gates
 from lib.sparse import parts
 from lib.swap import losses
 
@@ -38,7 +36,7 @@ def given(subject, fit, test):
     return subject, fit[:20], fit[20:40], {"test": test[:6]}
 
 
-def tuned(given, arm, marks=MARKS, weights=True):
+def train_arm(given, arm, marks=MARKS, weights=True):
     subject, fit, data, tests = given
     return _fine_tune(subject, arm, fit, data, tests, marks, weights)
 
@@ -58,9 +56,9 @@ def test_maps_stay_and_the_subject_is_not_touched(given, own_cache):
     subject = given[0]
     before = {n: p.clone() for n, p in subject.model.named_parameters()}
     one = Arm("map", ((2, 1),), (3,), lr=1e-2)
-    found = tuned(given, one, {"test": (0, 3)})
+    found = train_arm(given, one, {"test": (0, 3)})
     # The maps are those of the intact model, one after another, to the last bit.
-    copied = _copy_of(subject)
+    copied = copy_of(subject)
     for block in (2, 1):
         expected = stand_in(copied, given[1], block, "map")
         assert torch.equal(found.stand_ins[block].weight, expected.weight)
@@ -72,7 +70,7 @@ def test_maps_stay_and_the_subject_is_not_touched(given, own_cache):
 
 
 def test_norms_are_trained_only_where_asked(given, own_cache):
-    trained = tuned(given, TWO_STAGES).weights
+    trained = train_arm(given, TWO_STAGES).weights
     for name, p in given[0].model.named_parameters():
         if ".ln_" in name:
             assert torch.equal(trained[name], p), name
@@ -81,7 +79,7 @@ def test_norms_are_trained_only_where_asked(given, own_cache):
 
 
 def test_a_kept_ffn_gets_no_gradient(subject):
-    copied = _copy_of(subject)
+    copied = copy_of(subject)
     module = nn.Linear(copied.d_model, copied.d_model)
     module.massive = lambda x: torch.zeros(x.shape[:-1], dtype=torch.bool)
     with swap(copied.blocks[1], module):
@@ -95,7 +93,7 @@ def test_step_zero_is_the_model_with_its_stand_ins_in(given, own_cache):
     subject, fit, _, tests = given
     for kind in ("none", "map", "deleted", "narrow"):
         stages = ((),) if kind == "none" else ((2,),)
-        found = tuned(given, Arm(kind, stages, (1,)), {"test": (0,)}, weights=False).losses
+        found = train_arm(given, Arm(kind, stages, (1,)), {"test": (0,)}, weights=False).losses
         module = subject.blocks[2].original
         if kind != "none":
             module = stand_in(subject, fit, 2, kind)
@@ -109,7 +107,7 @@ def test_step_zero_is_the_model_with_its_stand_ins_in(given, own_cache):
 
 @pytest.mark.parametrize("killed_at", [2, 3, 5])
 def test_a_killed_training_goes_on_to_the_same_weights(given, own_cache, monkeypatch, killed_at):
-    whole = tuned(given, TWO_STAGES, weights=False).losses
+    whole = train_arm(given, TWO_STAGES, weights=False).losses
     monkeypatch.setenv("NONLINEARITY_CACHE", str(own_cache / "second"))
     steps, read = [], finetune.measure
 
@@ -121,9 +119,9 @@ def test_a_killed_training_goes_on_to_the_same_weights(given, own_cache, monkeyp
 
     monkeypatch.setattr(finetune, "measure", dies)
     with pytest.raises(KeyboardInterrupt):
-        tuned(given, TWO_STAGES, weights=False)
+        train_arm(given, TWO_STAGES, weights=False)
     monkeypatch.setattr(finetune, "measure", read)
-    again = tuned(given, TWO_STAGES, weights=False).losses
+    again = train_arm(given, TWO_STAGES, weights=False).losses
     assert again.equals(whole)
 
 
@@ -135,7 +133,7 @@ def test_fresh_text_is_read_once_and_in_the_order_of_the_seed(given, own_cache, 
 
     monkeypatch.setattr(finetune, "train", reads)
     with pytest.raises(ValueError):  # nothing was measured
-        tuned(given, TWO_STAGES, {"test": ()})
+        train_arm(given, TWO_STAGES, {"test": ()})
     rows = torch.cat(seen).tolist()
     assert len(rows) == 7 and len({tuple(r) for r in rows}) == 7
 
@@ -178,7 +176,7 @@ def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_c
     plain = Arm("none", ((), ()), (3, 2), lr=1e-3)
     marks = {"test": (3, 5)}
     gates = train_gates(subject, Gating(4), (1, 2), plain, fit, data, tests, marks)
-    ended = tuned(given, plain, marks).losses.query("step == 3").loss.to_numpy()
+    ended = train_arm(given, plain, marks).losses.query("step == 3").loss.to_numpy()
     open_gates = gates.query("experiment == 'given back'").loss.to_numpy()
     assert open_gates == pytest.approx(ended, abs=1e-6)
     assert set(gates.step) == {3 + 4}

@@ -1,0 +1,208 @@
+"""Soft gates between an FFN and its map, trained after `finetune` (Balogh §4.9.6)."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+from transformers import get_scheduler
+
+from lib.cache import step
+from lib.finetune import (
+    MEASURED,
+    Arm,
+    check_arm,
+    copy_of,
+    keep_losses,
+    kept_losses,
+    measure,
+    stand_in,
+    tuned,
+)
+from lib.hooks import swap
+from lib.model import Subject
+from lib.swap import batch_size
+from lib.text import Windows
+
+
+class SoftGate(nn.Module):
+    """y = m(x) + g(x) (f(x) - m(x)), with f the FFN, m its map and g a gate in (0, 1), so that g
+    weighs the FFN (Balogh Eq. 6). No gradient passes through the FFN, as in the author's code.
+
+    The gate is d -> hidden -> 1 with ReLU, or, with 0 hidden units, one number; at first it is
+    sigmoid(`bias`) everywhere. `mode`: "soft"; "cut", where g is 0 or 1; "open", where it is 1.
+    """
+
+    def __init__(self, ffn: nn.Module, affine: nn.Module, d_model: int, hidden: int, bias: float):
+        super().__init__()
+        self.ffn, self.affine, self.mode = ffn, affine, "soft"
+        last = nn.Linear(hidden, 1) if hidden else OneNumber()
+        nn.init.constant_(last.bias, bias)
+        if hidden:
+            nn.init.zeros_(last.weight)
+        first = [nn.Linear(d_model, hidden), nn.ReLU()] if hidden else []
+        self.gate = nn.Sequential(*first, last)
+        self.opening = None
+        """g of the last pass, [batch, position, 1]"""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d_model]
+        with torch.no_grad():
+            full = self.ffn(x)
+        linear = self.affine(x)
+        self.opening = torch.sigmoid(self.gate(x))
+        weight = self.opening
+        if self.mode == "cut":
+            weight = (weight > 0.5).to(x.dtype)
+        if self.mode == "open":
+            weight = torch.ones_like(weight)
+        return linear + weight * (full - linear)
+
+
+class OneNumber(nn.Module):
+    """The same number at every position."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_model] -> [..., 1]
+        return self.bias.expand(*x.shape[:-1], 1)
+
+
+@dataclass(frozen=True)
+class Gating:
+    """How soft gates are trained when all else is frozen (Balogh §4.9.6 and the author's code)."""
+
+    steps: int = 150
+    hidden: int = 32
+    """units of each gate; 0: one number in its place"""
+    bias: float = -3.0
+    lr: float = 1e-3
+    """falls to a tenth, as a cosine"""
+    penalty: float = 0.1
+    """on the mean gate, after the first tenth of the steps"""
+
+
+def train_gates(
+    subject: Subject,
+    gating: Gating,
+    blocks: Sequence[int],
+    arm: Arm,
+    fit: Windows,
+    data: Windows,
+    tests: Mapping[str, Windows],
+    marks: Mapping[str, Sequence[int]],
+) -> pd.DataFrame:
+    """What soft gates on these blocks give after the first stage of `fine_tune` with the same
+    arguments, one row a document: experiment, text, step, document, loss.
+
+    An arm that replaced the blocks gets its original FFNs back behind the gates; one that did not
+    has its trained FFNs there, and maps of them. Experiments: "soft"; and on the first of `tests`,
+    unless the gate is one number, gates "cut" at a half, all FFNs "given back" without gates, "mean
+    gate of block 13" and "share below a half of block 13", whose `loss` is that number. Windows are
+    read in the arm's order again.
+    """
+    check_arm(subject, arm, data)
+    given = (subject, gating, tuple(blocks), arm, fit, data, dict(tests), dict(marks))
+    found = kept_losses(_train_gates.recipe(*given))
+    return _train_gates(*given) if found is None else found
+
+
+@step(version=1)
+def _train_gates(
+    subject: Subject,
+    gating: Gating,
+    blocks: tuple[int, ...],
+    arm: Arm,
+    fit: Windows,
+    data: Windows,
+    tests: dict,
+    marks: dict,
+) -> pd.DataFrame:
+    """`train_gates` itself."""
+    before = tuned(subject, arm, fit, data, tests, marks)
+    copied = copy_of(subject)
+    # Weights of the trained model; the FFNs that it does without keep the subject's.
+    copied.model.load_state_dict(
+        {name: torch.as_tensor(w) for name, w in before.weights.items()}, strict=False
+    )
+    torch.manual_seed(arm.seed)
+    gates: dict[int, SoftGate] = {}
+    maps = before.stand_ins or {b: stand_in(copied, fit, b, "map") for b in blocks}
+    with contextlib.ExitStack() as swaps:
+        for b in blocks:
+            ffn, width = copied.blocks[b].ffn, copied.d_model
+            gates[b] = SoftGate(ffn, maps[b], width, gating.hidden, gating.bias)
+            swaps.enter_context(swap(copied.blocks[b], gates[b]))
+        _learn_gates(copied, gates, gating, data, arm.seed)
+        found = [
+            measure(copied, windows).assign(experiment="soft", text=text)
+            for text, windows in tests.items()
+        ]
+        if gating.hidden:
+            found += _opened_and_cut(copied, gates, *next(iter(tests.items())))
+    found = pd.concat(found, ignore_index=True).assign(step=arm.steps[0] + gating.steps)[MEASURED]
+    digest = _train_gates.recipe(subject, gating, blocks, arm, fit, data, tests, marks)
+    kind = f"gates of {gating.hidden} units" if gating.hidden else "one number a block"
+    keep_losses(digest, found, arm, f"{arm.words}; then {kind} on {' '.join(map(str, blocks))}")
+    return found
+
+
+def _learn_gates(
+    copied: Subject, gates: dict[int, SoftGate], gating: Gating, data: Windows, seed: int
+) -> None:
+    """Train the gates in place, one window a step in the arm's order."""
+    copied.model.requires_grad_(False)
+    trained = [p.requires_grad_(True) for g in gates.values() for p in g.gate.parameters()]
+    optimizer = torch.optim.Adam(trained, lr=gating.lr)
+    schedule = get_scheduler(
+        "cosine_with_min_lr",
+        optimizer,
+        0,
+        gating.steps,
+        scheduler_specific_kwargs={"min_lr_rate": 0.1},
+    )
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    for n in tqdm(range(gating.steps), desc="gates", delay=2, leave=False):
+        tokens = data.tokens[order[n % len(order)]][None].to(copied.device)
+        logits = copied.model(tokens, use_cache=False).logits[:, copied.n_start : -1]
+        loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1 + copied.n_start :].flatten())
+        if n >= gating.steps // 10:
+            mean_opening = torch.stack([g.opening.mean() for g in gates.values()]).mean()
+            loss = loss + gating.penalty * mean_opening
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        schedule.step()
+
+
+def _opened_and_cut(
+    copied: Subject, gates: dict[int, SoftGate], text: str, windows: Windows
+) -> list[pd.DataFrame]:
+    """Losses with each gate cut at a half, and with each open; how far they are open, soft."""
+    found = []
+    for name, mode in {"cut": "cut", "given back": "open"}.items():
+        for gate in gates.values():
+            gate.mode = mode
+        found.append(measure(copied, windows).assign(experiment=name))
+    kept: dict[int, list] = {b: [] for b in gates}
+    for gate in gates.values():
+        gate.mode = "soft"
+    with torch.no_grad():
+        for tokens in windows.tokens.split(batch_size(copied, windows)):
+            copied.model.base_model(tokens.to(copied.device), use_cache=False)
+            for b, gate in gates.items():
+                kept[b].append(gate.opening[..., 0].cpu())
+    for b, openings in kept.items():
+        opening = torch.cat(openings)  # [n, position]
+        for name, value in {"mean gate": opening, "share below a half": opening < 0.5}.items():
+            of_window = value.float().mean(1).numpy()
+            rows = pd.DataFrame({"document": windows.document, "loss": of_window})
+            rows = rows.groupby("document", as_index=False).loss.mean()
+            found.append(rows.assign(experiment=f"{name} of block {b}"))
+    return [rows.assign(text=text) for rows in found]
