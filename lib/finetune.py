@@ -74,6 +74,8 @@ class Arm:
     """whether each stage reads from the whole text again; else no window is read twice"""
     seed: int = 0
     """of the order of the windows"""
+    bfloat16: bool = False
+    """matrix products of the training in bfloat16; what is measured is in float32"""
 
     @property
     def replaced(self) -> list[int]:
@@ -87,7 +89,8 @@ class Arm:
     def words(self) -> str:
         """The arm in words, as data/runs/finetune.csv names it."""
         blocks = " + ".join(" ".join(map(str, stage)) for stage in self.stages if stage)
-        return f"{self.stand_in} {blocks}, steps {' '.join(map(str, self.steps))}, rate {self.lr:g}"
+        words = f"{self.stand_in} {blocks}, steps {' '.join(map(str, self.steps))}, rate {self.lr:g}"
+        return f"{words}, bfloat16" if self.bfloat16 else words
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,6 +264,7 @@ def _train_stage(
         weight_decay=0.01,
         beta2=0.999,
         seed=1_000 * arm.seed + k,
+        bfloat16=arm.bfloat16,
     )
 
     def look(local: int, _) -> None:

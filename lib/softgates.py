@@ -138,7 +138,7 @@ def _train_gates(
             ffn, width = copied.blocks[b].ffn, copied.d_model
             gates[b] = SoftGate(ffn, maps[b], width, gating.hidden, gating.bias)
             swaps.enter_context(swap(copied.blocks[b], gates[b]))
-        _learn_gates(copied, gates, gating, data, arm.seed)
+        _learn_gates(copied, gates, gating, data, arm)
         found = [
             measure(copied, windows).assign(experiment="soft", text=text)
             for text, windows in tests.items()
@@ -153,9 +153,9 @@ def _train_gates(
 
 
 def _learn_gates(
-    copied: Subject, gates: dict[int, SoftGate], gating: Gating, data: Windows, seed: int
+    copied: Subject, gates: dict[int, SoftGate], gating: Gating, data: Windows, arm: Arm
 ) -> None:
-    """Train the gates in place, one window a step in the arm's order."""
+    """Train the gates in place, one window a step in the arm's order, and as precisely as it."""
     copied.model.requires_grad_(False)
     trained = [p.requires_grad_(True) for g in gates.values() for p in g.gate.parameters()]
     optimizer = torch.optim.Adam(trained, lr=gating.lr)
@@ -166,11 +166,12 @@ def _learn_gates(
         gating.steps,
         scheduler_specific_kwargs={"min_lr_rate": 0.1},
     )
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(arm.seed))
     for n in tqdm(range(gating.steps), desc="gates", delay=2, leave=False):
         tokens = data.tokens[order[n % len(order)]][None].to(copied.device)
-        logits = copied.model(tokens, use_cache=False).logits[:, copied.n_start : -1]
-        loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1 + copied.n_start :].flatten())
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=arm.bfloat16):
+            logits = copied.model(tokens, use_cache=False).logits[:, copied.n_start : -1]
+        loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1 + copied.n_start :].flatten())
         if n >= gating.steps // 10:
             mean_opening = torch.stack([g.opening.mean() for g in gates.values()]).mean()
             loss = loss + gating.penalty * mean_opening

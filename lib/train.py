@@ -49,6 +49,8 @@ class Recipe:
     """of the order of the windows"""
     beta2: float = 0.95
     """of AdamW's second moment"""
+    bfloat16: bool = False
+    """matrix products in bfloat16, the weights in float32; on a GPU always"""
 
 
 def train(
@@ -72,7 +74,7 @@ def train(
     every process reads its share of a batch; on a GPU in bfloat16.
     """
     on_gpu = torch.cuda.is_available()
-    accelerator = Accelerator(mixed_precision="bf16" if on_gpu else "no")
+    accelerator = Accelerator(mixed_precision="no")  # autocast below, so that `look` reads in float32
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [
@@ -109,7 +111,8 @@ def train(
         wrapped.train()
         chosen = order[step * recipe.batch : (step + 1) * recipe.batch][share]
         tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
-        logits = wrapped(tokens, use_cache=False).logits[:, :-1]
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=on_gpu or recipe.bfloat16):
+            logits = wrapped(tokens, use_cache=False).logits[:, :-1]
         loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
         for group in plain.param_groups:
             group["lr"] = recipe.lr * rate(step)

@@ -149,6 +149,22 @@ def test_the_committed_smoke_row_is_what_a_training_gives(subject, fit, test, ow
     assert fine_tune(*given).attrs["trained"] == "earlier"
 
 
+def test_in_bfloat16_the_training_differs_a_little_and_what_is_measured_before_it_not(
+    subject, fit, test, own_cache
+):
+    given = (subject, fit[:20], fit[20:40], {"test": test[:6]}, {"test": (0, 4)})
+    losses = [
+        fine_tune(given[0], Arm("map", ((3,),), (4,), lr=1e-3, bfloat16=half), *given[1:])
+        for half in (False, True)
+    ]
+    before, after = (
+        [found[found.step == step].loss.to_numpy() for found in losses] for step in (0, 4)
+    )
+    assert (before[0] == before[1]).all()
+    assert (after[0] != after[1]).any()
+    assert after[1] == pytest.approx(after[0], abs=0.05)
+
+
 def test_gates_have_as_many_parameters_as_the_authors():
     gates = [SoftGate(nn.Identity(), nn.Identity(), 1024, 32, -3.0).gate for _ in range(4)]
     assert sum(p.numel() for g in gates for p in g.parameters()) == 131_332
