@@ -89,7 +89,8 @@ class Arm:
     def words(self) -> str:
         """The arm in words, as data/runs/finetune.csv names it."""
         blocks = " + ".join(" ".join(map(str, stage)) for stage in self.stages if stage)
-        words = f"{self.stand_in} {blocks}, steps {' '.join(map(str, self.steps))}, rate {self.lr:g}"
+        steps = " ".join(map(str, self.steps))
+        words = f"{self.stand_in} {blocks}, steps {steps}, rate {self.lr:g}"
         return f"{words}, bfloat16" if self.bfloat16 else words
 
 

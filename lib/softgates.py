@@ -171,7 +171,8 @@ def _learn_gates(
         tokens = data.tokens[order[n % len(order)]][None].to(copied.device)
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=arm.bfloat16):
             logits = copied.model(tokens, use_cache=False).logits[:, copied.n_start : -1]
-        loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1 + copied.n_start :].flatten())
+        predicted = tokens[:, 1 + copied.n_start :].flatten()
+        loss = cross_entropy(logits.flatten(0, 1).float(), predicted)
         if n >= gating.steps // 10:
             mean_opening = torch.stack([g.opening.mean() for g in gates.values()]).mean()
             loss = loss + gating.penalty * mean_opening

@@ -74,7 +74,8 @@ def train(
     every process reads its share of a batch; on a GPU in bfloat16.
     """
     on_gpu = torch.cuda.is_available()
-    accelerator = Accelerator(mixed_precision="no")  # autocast below, so that `look` reads in float32
+    # autocast stands around the forward pass below, so that `look` reads in float32
+    accelerator = Accelerator(mixed_precision="no")
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [
