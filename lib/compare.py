@@ -117,11 +117,12 @@ class Comparison:
         """The outcome, for an effect with the paired difference that decided it."""
         if self.outcome == "measured":
             return "measured"
-        words = f"{MARKS[self.outcome]} {self.outcome}"
+        missed = self.outcome == "exceeded" and bool(self.row.printed_low)  # a limit from below
+        words = f"{MARKS[self.outcome]} {'not reached' if missed else self.outcome}"
         if self.difference is not None:
             decided = self.outcome in ("reproduced", "found", "reversed")
             words += ", by " if decided else ", difference "
-            words += in_words(self.difference, self.row.unit, signed=True)
+            words += in_words(self.difference, unit_of_difference(self.row.unit), signed=True)
         return f"{words}; {self.note}" if self.note else words
 
 
@@ -229,8 +230,9 @@ def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
     nothing_near = np.isfinite(here.high) and here.high < middle
     if np.isfinite(printed).all() and printed[0] > base and nothing_near:
         return "not found", ""
-    seen = difference.value - difference.low
-    return "undecided", f"smallest effect that would be seen {in_words(seen, row.unit)}"
+    seen = float(f"{difference.value - difference.low:.2g}")
+    words = in_words(seen, unit_of_difference(row.unit))
+    return "undecided", f"smallest effect that would be seen {words}"
 
 
 def _bound(row: pd.Series, unit: _Unit) -> tuple[str, str]:
@@ -243,7 +245,7 @@ def _bound(row: pd.Series, unit: _Unit) -> tuple[str, str]:
     if not np.isfinite([here.low, here.high]).all():
         return "undecided", "no interval"
     if here.low > limit:
-        return "exceeded", "below the limit" if sign < 0 else ""
+        return "exceeded", ""
     control = None if unit.control is None else _turned(unit.control, sign)
     if here.high <= limit:
         if control is None:
@@ -296,14 +298,19 @@ def printed_in_words(row: pd.Series) -> str:
     return f"{in_words(low, row.unit)} to {in_words(high, row.unit)}"
 
 
+def unit_of_difference(unit: str) -> str:
+    """The unit of a difference of two values: of two percentages, points."""
+    return "points" if unit.startswith(("relative change", "share")) else unit
+
+
 def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> str:
     """A value with its interval, in the digits that the width deserves: 0.55 [0.54, 0.56]; relative
-    changes in per cent, or from tenfold up as a factor."""
+    changes in per cent, or from tenfold up as a factor; their differences in percentage points."""
     i = value if isinstance(value, Interval) else Interval(float(value), np.nan, np.nan)
     if not np.isfinite(i.value):
         return "–"
-    percent = unit.startswith("relative change") or unit.startswith("share")
-    scale, end = (100, "%") if percent else (1, "")
+    scale, end = (100, "%") if unit.startswith(("relative change", "share")) else (1, "")
+    scale, end = (100, " points") if unit == "points" else (scale, end)
     plus = "+" if signed or unit.startswith("relative change") else ""
     width = scale * (i.high - i.low)
     if not np.isfinite(width) or width <= 0:
@@ -361,6 +368,26 @@ def from_table(path: Path) -> list[Comparison]:
         parts = (interval("control"), interval("difference"))
         comparisons.append(Comparison(kept["id"], kept["outcome"], here, *parts, kept["note"]))
     return comparisons
+
+
+KEY = {
+    "reproduced": "✔ reproduced: the difference from the control excludes 0 on the paper's side, "
+    "or a limit is kept that the control does not keep",
+    "found": "✔ found: likewise, for a statement of ours",
+    "reversed": "✘ reversed: it excludes 0 on the other side",
+    "not found": "✘ not found: an effect of the printed size would have been seen",
+    "exceeded": "✘ exceeded, not reached: wholly outside the printed limit",
+    "undecided": "? undecided: the interval decides nothing",
+    "measured": "measured: numbers beside each other, nothing is tested",
+}
+
+
+def key_to(comparisons: Sequence[Comparison]) -> str:
+    """What the outcomes in a table mean, for who reads it first."""
+    there = {c.outcome for c in comparisons}
+    meanings = "; ".join(meaning for outcome, meaning in KEY.items() if outcome in there)
+    brackets = "Brackets: 95% intervals. Outcomes speak of the model here, not of the paper's."
+    return f"{meanings}. {brackets}"
 
 
 def markdown_table(cells: Sequence[dict[str, str]]) -> str:

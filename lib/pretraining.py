@@ -413,6 +413,43 @@ def _train_one(job: Job) -> None:
         lab.train(widths, seed, p)
 
 
+class Yardstick:
+    """What doubling all widths gains, by which a report on allocation judges. Nothing is judged
+    unless that is ten times the scatter over seeds of a paired difference."""
+
+    def __init__(self, lab: Lab, seeds: Sequence[int]):
+        self.gains = lab.gains(lab.doubled, seeds)
+        """nats a token, [seeds], one pass"""
+        self.gain = float(self.gains.mean())
+        self.scatter = float(self.gains.std(ddof=1)) if len(seeds) > 1 else float("nan")
+        self.sees = self.gain >= 10 * self.scatter
+
+    def __str__(self) -> str:
+        return (
+            f"doubling all widths gains {self.gain:.3f} nats, SD over seeds {self.scatter:.4f}: "
+            f"{'judged' if self.sees else 'not judged'}"
+        )
+
+    def over(self, values: np.ndarray) -> Interval:
+        """Mean over seeds with its t-interval; none where nothing can be judged."""
+        return over_seeds(values if self.sees else [np.mean(values)])
+
+    def judge(
+        self,
+        run,
+        id: str,
+        here: np.ndarray,
+        control: np.ndarray,
+        others: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Judge a row by a gain: the control's losses [seeds] less those here. `others`: the same
+        gain under other recipes, {name: [seeds]}; the row says where its sign turns."""
+        gain = self.over(control - here)
+        elsewhere = {name: self.over(values) for name, values in (others or {}).items()}
+        note = sign_turns(gain, elsewhere)
+        run.compare(id, gain, self.over(control), gain, note=note)
+
+
 def sign_turns(gain: Interval, others: Mapping[str, Interval]) -> str:
     """The words "the sign turns with …" and the other recipes under which a gain excludes 0 on the
     other side; empty where there are none."""

@@ -21,7 +21,7 @@ from IPython.display import HTML, Image, Markdown, display, update_display
 from lib import plots
 from lib.cache import COST
 from lib.claims import judge, ledger
-from lib.compare import as_table, compare, from_table, in_words, markdown_table
+from lib.compare import as_table, compare, from_table, in_words, key_to, markdown_table
 from lib.errors import InputError, unknown
 from lib.files import whole
 from lib.model import Subject, check_model, label, tiny_models
@@ -181,9 +181,12 @@ class Run:
         if show:
             show_table(table, digits)
 
-    def figure(self, figure: plt.Figure, what: str, alt: str, main: bool = False, **old) -> None:
+    def figure(
+        self, figure: plt.Figure, what: str, alt: str, main: bool = False, caption: str = "", **old
+    ) -> None:
         """Show a figure, and keep it in figures/ when the committed notebooks are made; `main`
-        shows it under the answer, at the top. `alt` is one sentence for who does not see it."""
+        shows it under the answer, at the top, with its `caption`. `alt` is one sentence for who
+        does not see it."""
         main = main or old.get("hero", False)  # notebooks 17-27 still say hero
         shown = self.renders and self.model == PROFILES["study"]["model"]
         name = f"{self.notebook[:2]}_{what}.png"
@@ -197,6 +200,7 @@ class Run:
         if main:
             self.main_figure = name
             update_display(image, display_id="figure")
+            update_display(Markdown(f"*{caption}*" if caption else ""), display_id="caption")
         else:
             display(image)
 
@@ -240,7 +244,8 @@ class Run:
             if second:
                 row[SECOND] = second.get(comparison.id, "not run")
             cells.append(row)
-        update_display(Markdown(markdown_table(cells)), display_id="comparisons")
+        table = f"{markdown_table(cells)}\n\n*{key_to(self.comparisons)}*"
+        update_display(Markdown(table), display_id="comparisons")
         self.table(as_table(self.comparisons), "comparisons", show=False)
 
     def claim(self, id: str, statistic, null=None, units=None) -> None:
@@ -302,7 +307,7 @@ class Run:
 def top() -> None:
     """Keep the places of the answer, the figure that shows it and the table of comparisons: a
     notebook's first call."""
-    for place in ("answer", "figure", "comparisons"):
+    for place in ("answer", "figure", "caption", "comparisons"):
         display(Markdown(""), display_id=place)
 
 

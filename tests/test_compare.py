@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lib import compare as module
-from lib.compare import compare, in_words, printed_in_words
+from lib.compare import compare, in_words, key_to, printed_in_words
 from lib.errors import InputError
 from lib.stats import Interval, over_seeds, paired
 
@@ -30,6 +30,7 @@ def planted(monkeypatch):
             row("measured", "measured", "", "1", "2"),
             row("some", "effect", "more", "0.40", "0.60", "R² of some block"),
             row("every", "effect", "more", "0.40", "0.60", "R² of every block"),
+            row("cost", "effect", "more") | {"unit": "relative change of perplexity"},
         ]
     ).set_index("id", drop=False)
     monkeypatch.setattr(module, "rows", lambda: table)
@@ -128,6 +129,21 @@ def test_what_is_no_number_is_never_reproduced():
     assert outcome("at-most", i(0.1), nothing) == "undecided"
     with pytest.raises(InputError, match=r"\[2, 1, 2\] values"):
         compare("some", [i(1.0)] * 2, i(0.0), [i(1.0)] * 2)
+
+
+def test_the_difference_of_two_percentages_is_in_points():
+    found = compare("cost", i(0.3, 0.01), i(0.1, 0.01), i(0.2, 0.02))
+    assert "by +20.0 points [18.0, 22.0]" in found.in_words
+    assert found.cells["here"] == "+30.0% [29.0, 31.0]"
+    open_row = compare("cost", i(0.1), i(0.1), i(0.0, 0.1234))
+    assert open_row.in_words.endswith("smallest effect that would be seen 12 points")
+
+
+def test_a_limit_from_below_is_not_reached_and_the_key_says_what_outcomes_mean():
+    low, high = compare("at-least", i(0.5, 0.1)), compare("at-most", i(0.5, 0.1))
+    assert low.in_words == "✘ not reached" and high.in_words == "✘ exceeded"
+    key = key_to([low, compare("more", i(0.5), i(0.1), i(0.4))])
+    assert "✘ exceeded" in key and "✔ reproduced" in key and "undecided" not in key
 
 
 def test_numbers_as_a_reader_sees_them():
