@@ -422,7 +422,7 @@ class Yardstick:
         """nats a token, [seeds], one pass"""
         self.gain = float(self.gains.mean())
         self.scatter = float(self.gains.std(ddof=1)) if len(seeds) > 1 else float("nan")
-        self.sees = self.gain >= 10 * self.scatter
+        self.sees = bool(self.gain >= 10 * self.scatter)
 
     def __str__(self) -> str:
         return (

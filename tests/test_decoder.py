@@ -12,7 +12,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lib.allocation import placement, taper
 from lib.decoder import Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
-from lib.pretraining import Lab, Setup, fit_decoder, sign_turns, train_all, train_decoder, trunk
+from lib.pretraining import (
+    Lab,
+    Setup,
+    Yardstick,
+    fit_decoder,
+    sign_turns,
+    train_all,
+    train_decoder,
+    trunk,
+)
 from lib.stats import Interval
 from lib.text import Windows
 from lib.train import Recipe, train
@@ -291,6 +300,37 @@ def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
     never.recipe = pretraining.train_decoder.recipe
     monkeypatch.setattr(pretraining, "train_decoder", never)
     assert kept.loss(kept.uniform, 1).equals(before)
+
+
+def test_the_committed_smoke_row_is_what_a_training_gives(lab):
+    from lib.runs import kept_rows
+
+    given = lab._given(lab.uniform, 1, 0.5)
+    committed = kept_rows("decoder", train_decoder.recipe(*given))
+    assert list(committed.half) == ["even", "odd"]
+    found = train_decoder(*given)["losses"]
+    assert found.loss.to_numpy() == pytest.approx(committed.loss.to_numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("gains, sees", [([0.060, 0.062, 0.061], True), ([0.1, 0.3, 0.2], False)])
+def test_nothing_is_judged_where_doubling_gains_less_than_ten_times_the_scatter(
+    lab, monkeypatch, gains, sees
+):
+    judged = []
+
+    class FakeRun:
+        def compare(self, *values, note):
+            judged.append((*values, note))
+
+    monkeypatch.setattr(Lab, "gains", lambda *_: np.array(gains))
+    losses, control = np.array([3.0, 3.1, 3.2]), np.array([3.02, 3.12, 3.221])
+    yardstick = Yardstick(lab, [0, 1, 2])
+    assert yardstick.sees is sees and ("not judged" in str(yardstick)) is not sees
+    yardstick.judge(FakeRun(), "an-id", losses, control, {"a cosine": losses - control})
+    [(id, gain, of_control, difference, note)] = judged
+    assert id == "an-id" and gain.value == difference.value == pytest.approx(0.0203, abs=1e-4)
+    assert bool(gain.low > 0) is sees and of_control.value == pytest.approx(control.mean())
+    assert note == ("the sign turns with a cosine" if sees else "")
 
 
 def test_a_turned_sign_is_named():
