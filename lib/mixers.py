@@ -6,8 +6,11 @@ norm, bias or residual, c lower triangular and shared by all channels.
 
 import copy
 import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from torch.nn.functional import embedding, gelu
@@ -16,6 +19,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from lib.cache import step
 from lib.errors import InputError, unknown
+from lib.runs import keep_rows, kept_rows, losses_by_half
 from lib.swap import next_token_losses
 from lib.text import Windows
 from lib.train import Recipe, train
@@ -255,3 +259,265 @@ def powers_by_doubling(q: torch.Tensor, first: torch.Tensor, n: int) -> torch.Te
 def bits_per_byte(loss: float, n_tokens: int, n_bytes: int) -> float:
     """Mean loss in nats of n_tokens predicted tokens that spell n_bytes bytes."""
     return n_tokens / n_bytes * loss / float(np.log(2))
+
+
+# The models as their author codes them (notebooks 25-27); what stands above goes with the old ones.
+
+
+class Mixing(nn.Module):
+    """C x + b over positions, for x [batch, position, channel]: C [n_ctx, n_ctx] is lower
+    triangular and the same for all channels, b is one number a position."""
+
+    def __init__(self, n_ctx: int):
+        super().__init__()
+        bound = n_ctx**-0.5
+        self.c = nn.Parameter(torch.empty(n_ctx, n_ctx).uniform_(-bound, bound))
+        self.b = nn.Parameter(torch.empty(n_ctx).uniform_(-bound, bound))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, n_ctx = x.shape[1], len(self.b)
+        if n > n_ctx:
+            raise InputError(f"{n} tokens exceed this mixer's context of {n_ctx}: give fewer.")
+        return self.c[:n, :n].tril() @ x + self.b[:n, None]
+
+
+class LinearMixer(nn.Module):
+    """H M … M (x + C x + b) of embedded tokens x: tokens [batch, position] -> logits.
+
+    `blocks` of x + C x + b one after another; `maps` - 1 matrices M between the last and the head
+    H. Without `mixes` a position sees its own token alone.
+    """
+
+    def __init__(
+        self, vocab: int, n_ctx: int, width: int, blocks: int = 1, maps: int = 1, mixes: bool = True
+    ):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, width)
+        self.mixings = nn.ModuleList(Mixing(n_ctx) for _ in range(blocks if mixes else 0))
+        between = (nn.Linear(width, width, bias=False) for _ in range(maps - 1))
+        self.between = nn.Sequential(*between)
+        self.head = nn.Linear(width, vocab, bias=False)
+
+    def forward(self, tokens: torch.Tensor, use_cache: bool = False) -> CausalLMOutput:
+        x = self.embedding(tokens)
+        for mixing in self.mixings:
+            x = x + mixing(x)
+        return CausalLMOutput(logits=self.head(self.within(self.between(x))))
+
+    def within(self, x: torch.Tensor) -> torch.Tensor:
+        """What a nearly linear model does to each position before the head."""
+        return x
+
+
+class ReluMixer(LinearMixer):
+    """H ReLU(x + C x + b)."""
+
+    def within(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu()
+
+
+class GeluMixer(LinearMixer):
+    """H (x + C₂ GELU(C₁ x + b₁) + b₂), the post's conv → GELU → conv."""
+
+    def __init__(self, vocab: int, n_ctx: int, width: int):
+        super().__init__(vocab, n_ctx, width, blocks=2)
+
+    def forward(self, tokens: torch.Tensor, use_cache: bool = False) -> CausalLMOutput:
+        x = self.embedding(tokens)
+        first, second = self.mixings
+        return CausalLMOutput(logits=self.head(x + second(gelu(first(x)))))
+
+
+class OneLayerMixer(LinearMixer):
+    """H (y + FFN(y)) with y = x + C x + b: an FFN with GELU, `expansion` times as wide, biases and
+    no norms."""
+
+    def __init__(self, vocab: int, n_ctx: int, width: int, expansion: int = 1):
+        super().__init__(vocab, n_ctx, width)
+        inner = expansion * width
+        self.ffn = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+
+    def within(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.ffn(x)
+
+
+def one_layer_llama(vocab: int, n_ctx: int, width: int) -> LlamaForCausalLM:
+    """transformers' Llama with one layer, four heads and a gated FFN of four widths."""
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocab,
+            hidden_size=width,
+            intermediate_size=4 * width,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            max_position_embeddings=n_ctx,
+            use_cache=False,
+        )
+    )
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "linear": LinearMixer,
+    "last token": functools.partial(LinearMixer, mixes=False),
+    "three maps": functools.partial(LinearMixer, maps=3),
+    "three blocks": functools.partial(LinearMixer, blocks=3),
+    "ReLU": ReluMixer,
+    "conv-GELU-conv": GeluMixer,
+    "one-layer mixer": OneLayerMixer,
+    "Llama": one_layer_llama,
+}
+"""by name: vocab, n_ctx, width -> a language model"""
+
+
+def check_model_kind(kind: str) -> None:
+    if kind not in MODELS:
+        raise unknown("kind of model", kind, [*MODELS])
+
+
+def matched_width(kind: str, vocab: int, n_ctx: int, params: int) -> int:
+    """The width (a multiple of 8) at which a kind has about `params` parameters."""
+    check_model_kind(kind)
+    sizes = {}
+    for width in range(8, 8_193, 8):
+        with torch.device("meta"):
+            model = MODELS[kind](vocab, n_ctx, width)
+        sizes[width] = sum(p.numel() for p in model.parameters())
+        if sizes[width] > params:
+            break
+    return min(sizes, key=lambda w: abs(sizes[w] - params))
+
+
+@step(version=1)
+def train_mixer(
+    kind: str,
+    width: int,
+    vocab: int,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: Recipe,
+    marks: tuple[int, ...],
+) -> dict:
+    """Train one model: "losses" (text, half, step, loss) after each step of `marks`, and its
+    weights ("weight.…")."""
+    check_model_kind(kind)
+    torch.manual_seed(recipe.seed)
+    model = MODELS[kind](vocab, data.tokens.shape[1], width)
+    digest = train_mixer.recipe(kind, width, vocab, data, tests, recipe, marks)
+    row = dict(experiment="mixer", setting=f"{kind}, width {width}, rate {recipe.lr:.2g}")
+    row["seed"] = recipe.seed
+    rows: list[dict] = []
+
+    def look(at: int, _) -> None:
+        for text, windows in tests.items():
+            with torch.no_grad():
+                parts = [next_token_losses(model(t).logits, t) for t in windows.tokens.split(64)]
+            found = losses_by_half(torch.cat(parts).numpy(), windows, step=at, **row)
+            rows.extend(one | {"text": text} for one in found)
+
+    train(model, data, recipe, look=look, at=marks)
+    keep_rows("mixer", digest, rows)
+    weights = {f"weight.{name}": p for name, p in model.named_parameters()}
+    return {"losses": pd.DataFrame(rows)[["text", "half", "step", "loss"]]} | weights
+
+
+@dataclass(frozen=True, eq=False)
+class MixerLab:
+    """What the models of a report are trained and read on, and for how long. Another length or text
+    is dataclasses.replace(lab, steps=…)."""
+
+    fit: Windows
+    tests: dict[str, Windows]
+    """by text: rates are chosen on the even documents, reports are on the odd ones"""
+    vocab: int
+    steps: int
+    batch: int = 16
+    """windows a step"""
+    bfloat16: bool = True
+    """matrix products of the training in bfloat16 (the author's in float16)"""
+
+    def train(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> pd.DataFrame:
+        """What a training gave: text, half of its documents, step, loss in nats a token, after each
+        third of its steps. What was trained earlier comes from data/runs."""
+        given = self._given(kind, width, lr, seed, share)
+        digest = train_mixer.recipe(*given)
+        rows = kept_rows("mixer", digest) if digest else ()
+        if len(rows):
+            return rows[["text", "half", "step", "loss"]]
+        return train_mixer(*given)["losses"]
+
+    def model(self, kind: str, width: int, lr: float, seed: int) -> nn.Module:
+        """The model that `train` trained; it is trained again unless it is in the cache."""
+        found = train_mixer(*self._given(kind, width, lr, seed, 1))
+        model = MODELS[kind](self.vocab, self.fit.tokens.shape[1], width)
+        state = {
+            name.removeprefix("weight."): torch.as_tensor(w)
+            for name, w in found.items()
+            if name.startswith("weight.")
+        }
+        model.load_state_dict(state, strict=False)  # a tied or a fixed tensor is no parameter
+        return model.requires_grad_(False).eval()
+
+    def losses(
+        self, kind: str, width: int, lr: float, seeds: Sequence[int], third: int = 3
+    ) -> np.ndarray:
+        """Test loss on the odd documents for each seed, [seeds], mean over the texts, nats a
+        token, after a third, two or all of the steps."""
+        return np.array([self._loss(kind, width, lr, s, "odd", third=third) for s in seeds])
+
+    def _loss(
+        self, kind: str, width: int, lr: float, seed: int, half: str, share: float = 1, third=3
+    ) -> float:
+        found = self.train(kind, width, lr, seed, share)
+        found = found[found.half == half]
+        at = sorted(found.step.unique())[third - 1]
+        return float(found[found.step == at].loss.mean())
+
+    def rate(
+        self, kind: str, width: int, seed: int, rates: Sequence[float], most: int = 6
+    ) -> tuple[float, bool]:
+        """The learning rate with the lowest loss on the even documents after a quarter of the
+        steps, and whether it lies inside what was tried: `rates`, each twice the last, and twice or
+        half as much further while the best is at an end, `most` in all."""
+        tried: dict[float, float] = {}
+        new = list(rates)
+        while new:
+            for lr in new:
+                tried[lr] = self._loss(kind, width, lr, seed, "even", share=0.25)
+            best = min(tried, key=lambda lr: tried[lr])
+            new = [lr for lr in (best / 2, best * 2) if lr not in tried and len(tried) < most]
+        return best, min(tried) < best < max(tried)
+
+    def _given(self, kind: str, width: int, lr: float, seed: int, share: float) -> tuple:
+        """The arguments of `train_mixer`: a linear rise of the rate, then a linear fall to 0."""
+        steps = max(3, round(share * self.steps))
+        warmup = max(1, steps // 30)
+        recipe = Recipe(
+            steps,
+            self.batch,
+            lr,
+            warmup,
+            decay=steps - warmup,
+            weight_decay=0.0,
+            seed=seed,
+            beta2=0.999,
+            bfloat16=self.bfloat16,
+        )
+        thirds = tuple(sorted({steps // 3, 2 * steps // 3, steps}))
+        return kind, width, self.vocab, self.fit, self.tests, recipe, thirds
+
+
+def composed(model: LinearMixer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A fully linear mixer as logits_n = Q Σ_{j≤n} c[n, j] t_j + offset[n] for one-hot tokens t_j:
+    Q [vocab, vocab], c [n_ctx, n_ctx] and offset [n_ctx, vocab], float64."""
+    if type(model) is not LinearMixer or not model.mixings:
+        raise InputError("only a linear mixer is one pair of Q and c: compose a LinearMixer.")
+    head = model.head.weight.double()
+    for matrix in reversed(model.between):
+        head = head @ matrix.weight.double()
+    n_ctx = len(model.mixings[0].b)
+    c = torch.eye(n_ctx, dtype=torch.float64)
+    b = torch.zeros(n_ctx, dtype=torch.float64)
+    for mixing in model.mixings:
+        whole = torch.eye(n_ctx, dtype=torch.float64) + mixing.c.double().tril()
+        c, b = whole @ c, whole @ b + mixing.b.double()
+    return head @ model.embedding.weight.double().T, c, b[:, None] * head.sum(1)

@@ -1,5 +1,7 @@
 """Linear mixers: composition, recurrence, powers, causality, bits per byte."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,18 +9,26 @@ import torch
 from lib.errors import InputError
 from lib.mixers import (
     KINDS,
+    MODELS,
+    LinearMixer,
     Mixer,
+    MixerLab,
     bits_per_byte,
     build,
     compose,
+    composed,
     fit_lm,
+    matched_width,
     path_coefficients,
     powers,
     powers_by_doubling,
     rollout,
+    train_mixer,
     trained,
     width_for,
 )
+from lib.runs import kept_rows
+from lib.swap import next_token_losses
 from lib.text import Windows
 
 
@@ -94,3 +104,80 @@ def test_widths_match_parameters(kind):
 def test_bits_per_byte_of_a_text_of_known_entropy():
     """Two bytes a token, each token one of four at random: 1 bit a byte."""
     assert bits_per_byte(float(np.log(4)), 500, 1_000) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_no_model_sees_the_future(kind):
+    torch.manual_seed(0)
+    model = MODELS[kind](11, 8, 32).eval()
+    tokens = torch.randint(11, (2, 8))
+    changed = tokens.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 11
+    with torch.no_grad():
+        a, b = model(tokens).logits, model(changed).logits
+    assert torch.allclose(a[:, :5], b[:, :5], atol=1e-5)
+    assert not torch.allclose(a[:, 5], b[:, 5], atol=1e-5)
+    later_sees_it = not torch.allclose(a[:, 6:], b[:, 6:], atol=1e-5)
+    assert later_sees_it is (kind != "last token")
+
+
+def test_models_have_as_many_parameters_as_the_authors():
+    """At 4,096 tokens and as much width, context 128: the author's code, in millions."""
+    of_author = {"linear": 33.6, "ReLU": 33.6, "conv-GELU-conv": 33.6, "one-layer mixer": 67.1}
+    for kind, millions in (of_author | {"Llama": 302.0}).items():
+        with torch.device("meta"):
+            model = MODELS[kind](4_096, 128, 4_096)
+        size = sum(p.numel() for p in model.parameters()) / 1e6
+        assert size == pytest.approx(millions, abs=0.1)
+
+
+@pytest.mark.parametrize("blocks, maps", [(1, 1), (3, 1), (1, 3), (2, 2)])
+def test_a_composed_linear_mixer_is_the_mixer(blocks, maps):
+    torch.manual_seed(0)
+    model = LinearMixer(11, 8, 24, blocks=blocks, maps=maps)
+    q, c, offset = composed(model)
+    tokens = torch.randint(11, (3, 8))
+    mixed = c @ torch.nn.functional.one_hot(tokens, 11).double()
+    assert torch.allclose(model(tokens).logits.double(), mixed @ q.T + offset, atol=1e-5)
+    with pytest.raises(InputError, match="compose a LinearMixer"):
+        composed(MODELS["ReLU"](11, 8, 24))
+    with pytest.raises(InputError, match="9 tokens exceed"):
+        model(torch.zeros(1, 9, dtype=torch.long))
+
+
+def test_matched_widths_have_equal_parameters():
+    for kind in ("linear", "one-layer mixer", "Llama"):
+        width = matched_width(kind, 128, 16, 200_000)
+        size = sum(p.numel() for p in MODELS[kind](128, 16, width).parameters())
+        assert size == pytest.approx(200_000, rel=0.1)
+    with pytest.raises(InputError, match="unknown kind of model 'lstm'"):
+        matched_width("lstm", 128, 16, 200_000)
+
+
+@pytest.fixture
+def lab(data, own_cache):
+    return MixerLab(data[:300], {"walk": replace(data[300:], name="walk")}, 11, steps=120)
+
+
+def test_a_lab_trains_chooses_a_rate_on_the_even_documents_and_gives_the_weights_back(lab):
+    found = lab.train("linear", 24, 1e-2, 1)
+    assert sorted(found.step.unique()) == [40, 80, 120] and set(found.half) == {"even", "odd"}
+    odd = found[(found.half == "odd") & (found.step == 120)].loss.item()
+    assert lab.losses("linear", 24, 1e-2, [1])[0] == odd < 2
+    assert lab.losses("linear", 24, 1e-2, [1], third=1)[0] > odd
+    # The model that comes back gives the very losses.
+    model, windows = lab.model("linear", 24, 1e-2, 1), lab.tests["walk"]
+    losses = next_token_losses(model(windows.tokens).logits, windows.tokens).mean(1).numpy()
+    assert losses[windows.document % 2 == 1].mean() == pytest.approx(odd, abs=1e-5)
+    # Rates are halved or doubled until the best lies inside.
+    rate, inside = lab.rate("linear", 24, 1, [1e-4, 2e-4], most=12)
+    assert inside and rate > 2e-4
+
+
+def test_the_committed_smoke_row_of_a_mixer_is_what_a_training_gives(lab):
+    lab = replace(lab, steps=6, bfloat16=False)
+    given = lab._given("ReLU", 16, 1e-2, 1, 1)
+    committed = kept_rows("mixer", train_mixer.recipe(*given))
+    assert len(committed) == 6
+    found = train_mixer(*given)["losses"]
+    assert found.loss.to_numpy() == pytest.approx(committed.loss.to_numpy(), abs=1e-5)
