@@ -6,6 +6,7 @@ neither is measured. "Not found" follows replication research (LeBel et al., 201
 than no signal, namely that an effect of the printed size would have been seen.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -116,7 +117,7 @@ class Comparison:
     def in_words(self) -> str:
         """The outcome, for an effect with the paired difference that decided it."""
         if self.outcome == "measured":
-            return "measured"
+            return f"measured; {self.note}" if self.note else "measured"
         missed = self.outcome == "exceeded" and bool(self.row.printed_low)  # a limit from below
         words = f"{MARKS[self.outcome]} {'not reached' if missed else self.outcome}"
         if self.difference is not None:
@@ -329,8 +330,8 @@ def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> 
 
 
 def _number(text: str) -> str:
-    """A real minus sign, and no exponent with leading zeros."""
-    return text.replace("e+0", "e").replace("-", "−")
+    """A real minus sign, none before a zero, and no exponent with leading zeros."""
+    return re.sub(r"[+-](0(\.0+)?)(?![\d.])", r"\1", text).replace("e+0", "e").replace("-", "−")
 
 
 def as_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from lib.cache import step
 from lib.errors import InputError, unknown
-from lib.runs import keep_rows, kept_rows, losses_by_half
+from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
 from lib.swap import next_token_losses
 from lib.text import Windows
 from lib.train import Recipe, train
@@ -487,6 +487,22 @@ class MixerLab:
             new = [lr for lr in (best / 2, best * 2) if lr not in tried and len(tried) < most]
         return best, min(tried) < best < max(tried)
 
+    def rates(
+        self,
+        models: Sequence[tuple[str, int]],
+        seed: int,
+        rates: Sequence[float],
+        most: int = 6,
+    ) -> dict[tuple[str, int], tuple[float, bool]]:
+        """`rate` of each (kind, width), a process for each core."""
+        jobs = [(self, *model, seed, rates, most) for model in models]
+        in_parallel(_search, jobs, brief=self.steps < 100)
+        return {model: self.rate(*model, seed, rates, most) for model in models}
+
+    def train_all(self, jobs: Sequence[tuple[str, int, float, int]]) -> None:
+        """Train each (kind, width, rate, seed), a process for each core."""
+        in_parallel(_train_one, [(self, *job) for job in jobs], brief=self.steps < 100)
+
     def _given(self, kind: str, width: int, lr: float, seed: int, share: float) -> tuple:
         """The arguments of `train_mixer`: a linear rise of the rate, then a linear fall to 0."""
         steps = max(3, round(share * self.steps))
@@ -504,6 +520,16 @@ class MixerLab:
         )
         thirds = tuple(sorted({steps // 3, 2 * steps // 3, steps}))
         return kind, width, self.vocab, self.fit, self.tests, recipe, thirds
+
+
+def _search(job: tuple) -> None:
+    lab, *given = job
+    lab.rate(*given)
+
+
+def _train_one(job: tuple) -> None:
+    lab, *given = job
+    lab.train(*given)
 
 
 def composed(model: LinearMixer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

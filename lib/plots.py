@@ -159,7 +159,9 @@ def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> Non
     ticks = [t for t in (-0.1, -0.01, 0, 0.01, 0.1, 1, 9, 99, 999, 9999)
              if t == 0 or abs(t) >= linear_to / 2]  # fmt: skip
     axis.set_major_locator(mpl.ticker.FixedLocator(ticks))
-    axis.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: cost_in_words(v)))
+    axis.set_major_formatter(
+        mpl.ticker.FuncFormatter(lambda v, _: cost_in_words(v).replace(".0%", "%"))
+    )
     axis.set_minor_locator(mpl.ticker.NullLocator())
 
 

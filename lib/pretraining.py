@@ -1,9 +1,6 @@
 """Trained decoders and the set-up that the reports on allocation share (notebooks 17-21)."""
 
-import multiprocessing
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +12,7 @@ from lib.cache import cache_folder, step
 from lib.decoder import Decoder, Shape, build_decoder
 from lib.errors import InputError
 from lib.ngram import KneserNey
-from lib.runs import keep_rows, kept_rows, losses_by_half
+from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
 from lib.stats import Interval, over_seeds
 from lib.swap import next_token_losses
 from lib.text import Windows, cut_windows, load_corpus
@@ -386,17 +383,8 @@ def train_all(jobs: Sequence[Job]) -> None:
     """Train what data/runs does not have yet, a process for each core; what is done stays when it
     is stopped."""
     missing = [job for job in jobs if not _has_rows(job)]
-    n_processes = min(os.cpu_count() or 1, len(missing))
-    # A process takes seconds to start, so very short trainings stay in this one.
-    if n_processes < 2 or max(lab.one_pass for lab, *_ in missing) < 100:
-        for job in missing:
-            _train_one(job)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_processes, context, torch.set_num_threads, (1,)) as pool:
-        running = [pool.submit(_train_one, job) for job in missing]
-        for done in tqdm(as_completed(running), "trainings", len(running), delay=2, leave=False):
-            done.result()
+    if missing:
+        in_parallel(_train_one, missing, brief=max(lab.one_pass for lab, *_ in missing) < 100)
 
 
 def _has_rows(job: Job) -> bool:

@@ -5,12 +5,16 @@ step, text, half of its documents and the mean loss in nats. Only `make train` a
 write.
 """
 
+import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import numpy as np
 import pandas as pd
+import torch
 from filelock import FileLock
+from tqdm import tqdm
 
 from lib.errors import unknown
 from lib.files import whole
@@ -58,3 +62,18 @@ def losses_by_half(losses: np.ndarray, windows: Windows, **row) -> list[dict]:
         for half, part in halves.items()
         if len(part)
     ]
+
+
+def in_parallel(train: Callable, jobs: Sequence, brief: bool) -> None:
+    """Call a function of a module on each job, a process for each core; what is done stays when it
+    is stopped. Jobs that are `brief` stay in this process, for another takes seconds to start."""
+    n_processes = min(os.cpu_count() or 1, len(jobs))
+    if brief or n_processes < 2:
+        for job in jobs:
+            train(job)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_processes, context, torch.set_num_threads, (1,)) as pool:
+        running = [pool.submit(train, job) for job in jobs]
+        for done in tqdm(as_completed(running), "trainings", len(running), delay=2, leave=False):
+            done.result()

@@ -155,6 +155,9 @@ def test_numbers_as_a_reader_sees_them():
     assert in_words(tenfold, "relative change of perplexity") == "×190 [110, 320]"
     assert in_words(tenfold, "relative change", signed=True) == "+19,000% [11,000, 32,000]"
     assert in_words(-0.5, signed=True) == "−0.5" and in_words(float("nan")) == "–"
+    # Zero has no sign.
+    assert in_words(Interval(-0.00001, -0.001, 0.001), "relative change") == "0.00% [−0.10, 0.10]"
+    assert in_words(0.0, signed=True) == "0" and in_words(-0.05, signed=True) == "−0.05"
     table = module.rows()
     assert printed_in_words(table.loc["more"]) == "0.4 to 0.6"
     assert printed_in_words(table.loc["at-least"]) == "≥ 0.9"
