@@ -104,7 +104,7 @@ class Comparison:
         quantity = f"{whose}{self.row.sentence} *({self.row.quantity})*"
         control = "–"
         if self.control is not None:
-            control = f"{in_words(self.control, unit)}, {self.row.control}"
+            control = ", ".join(filter(None, [in_words(self.control, unit), self.row.control]))
         return {
             "the paper says": quantity,
             "paper": printed_in_words(self.row),
@@ -287,16 +287,20 @@ def _on_the_papers_side(row: pd.Series, unit: _Unit) -> float:
 
 
 def printed_in_words(row: pd.Series) -> str:
-    """What the paper prints, in the row's unit: a value, a range or a limit; "in words" else."""
+    """What the paper prints, in the row's unit: a value, a range or a limit; "in words" else. What
+    only its author's repository has is named so."""
     low, high = _limits(row)
-    if row.kind == "bound":
-        limit, sign = (high, "≤ ") if np.isfinite(high) else (low, "≥ ")
-        return sign + in_words(limit, row.unit)
     if not np.isfinite([low, high]).any():
         return "–" if row.paper == "ours" else "in words"
-    if low == high:
-        return in_words(low, row.unit)
-    return f"{in_words(low, row.unit)} to {in_words(high, row.unit)}"
+    if row.kind == "bound":
+        limit, sign = (high, "≤ ") if np.isfinite(high) else (low, "≥ ")
+        words = sign + in_words(limit, row.unit)
+    elif low == high:
+        words = in_words(low, row.unit)
+    else:
+        words = f"{in_words(low, row.unit)} to {in_words(high, row.unit)}"
+    not_printed = str(row.printed_for).startswith("author's repository")
+    return f"{words} (author's repository)" if not_printed else words
 
 
 def unit_of_difference(unit: str) -> str:

@@ -21,8 +21,8 @@ from lib.cache import step
 from lib.errors import InputError, unknown
 from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
 from lib.swap import next_token_losses
-from lib.text import Windows
-from lib.train import Recipe, train
+from lib.text import Windows, cut_windows, load_corpus
+from lib.train import Recipe, train, train_tokenizer
 
 LINEAR = ("linear", "direct", "last token", "noise", "convolutions", "modules", "pairs")
 KINDS = (*LINEAR, "relu", "conv-gelu-conv", "ffn", "ffn, linear", "llama")
@@ -428,6 +428,7 @@ class MixerLab:
     fit: Windows
     tests: dict[str, Windows]
     """by text: rates are chosen on the even documents, reports are on the odd ones"""
+    tokenizer: object
     vocab: int
     steps: int
     batch: int = 16
@@ -547,3 +548,39 @@ def composed(model: LinearMixer) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
         whole = torch.eye(n_ctx, dtype=torch.float64) + mixing.c.double().tril()
         c, b = whole @ c, whole @ b + mixing.b.double()
     return head @ model.embedding.weight.double().T, c, b[:, None] * head.sum(1)
+
+
+def open_mixer_lab(
+    run, corpus: str | None = None, vocab: int | None = None, n_ctx: int | None = None
+) -> MixerLab:
+    """The texts, tokenizer and length of training of a run's profile; `vocab` and `n_ctx` default
+    to the profile's. Raises InputError for a vocabulary that the text does not fill."""
+    both = ("wikipedia", "king-james")
+    names = run.pick(["wikipedia-sample"], both, both, ["tinystories"])
+    texts = [load_corpus(name) for name in ([corpus] if corpus else names)]
+    documents = [d for text in texts for d in text.fit]
+    vocab = vocab or run.pick(smoke=320, laptop=512, study=512, paper=4_096)
+    n_ctx = n_ctx or run.pick(smoke=16, laptop=128, study=128, paper=128)
+    if n_ctx < 2:
+        raise InputError(f"a context of {n_ctx} token has nothing to predict: give at least 2.")
+    tokenizer = train_tokenizer(documents, vocab)
+    if len(tokenizer) < vocab:
+        raise InputError(
+            f"the text fills a vocabulary of {len(tokenizer)} tokens, not of {vocab}: give a "
+            "smaller one, or more text."
+        )
+    most = run.pick(smoke=16, laptop=400, study=400, paper=2_000)
+    tests = {}
+    for text in texts:
+        tests[text.name] = cut_windows(text.test, tokenizer, n_ctx, run.seed, text.name)[:most]
+    fit = cut_windows(documents, tokenizer, n_ctx, run.seed, "the fit text")
+    steps = run.pick(smoke=6, laptop=1_600, study=1_600, paper=20_000)
+    return MixerLab(fit, tests, tokenizer, len(tokenizer), steps)
+
+
+def beginnings(lab: MixerLab, texts: Sequence[str], name: str) -> Windows:
+    """The first window of every paragraph that is long enough, as the author cuts stories."""
+    paragraphs = [paragraph for text in texts for paragraph in text.split("\n\n")]
+    n_ctx = lab.fit.tokens.shape[1]
+    windows = cut_windows(paragraphs, lab.tokenizer, n_ctx, None, name)
+    return windows[np.unique(windows.document, return_index=True)[1]]

@@ -162,6 +162,9 @@ def test_numbers_as_a_reader_sees_them():
     assert printed_in_words(table.loc["more"]) == "0.4 to 0.6"
     assert printed_in_words(table.loc["at-least"]) == "≥ 0.9"
     assert printed_in_words(table.loc["words"]) == "in words"
+    of_author = table.loc["more"].copy()
+    of_author["printed_for"] = "author's repository: GPT-2"
+    assert printed_in_words(of_author) == "0.4 to 0.6 (author's repository)"
 
 
 # The rates of the rule ----------------------------------------------------------------------------

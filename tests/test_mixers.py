@@ -13,12 +13,14 @@ from lib.mixers import (
     LinearMixer,
     Mixer,
     MixerLab,
+    beginnings,
     bits_per_byte,
     build,
     compose,
     composed,
     fit_lm,
     matched_width,
+    open_mixer_lab,
     path_coefficients,
     powers,
     powers_by_doubling,
@@ -27,6 +29,7 @@ from lib.mixers import (
     trained,
     width_for,
 )
+from lib.report import Run
 from lib.runs import kept_rows
 from lib.swap import next_token_losses
 from lib.text import Windows
@@ -156,7 +159,7 @@ def test_matched_widths_have_equal_parameters():
 
 @pytest.fixture
 def lab(data, own_cache):
-    return MixerLab(data[:300], {"walk": replace(data[300:], name="walk")}, 11, steps=120)
+    return MixerLab(data[:300], {"walk": replace(data[300:], name="walk")}, None, 11, steps=120)
 
 
 def test_a_lab_trains_chooses_a_rate_on_the_even_documents_and_gives_the_weights_back(lab):
@@ -172,6 +175,19 @@ def test_a_lab_trains_chooses_a_rate_on_the_even_documents_and_gives_the_weights
     # Rates are halved or doubled until the best lies inside.
     rate, inside = lab.rate("linear", 24, 1, [1e-4, 2e-4], most=12)
     assert inside and rate > 2e-4
+
+
+def test_a_lab_refuses_a_vocabulary_that_the_text_does_not_fill_and_a_context_of_one_token():
+    run = Run("25_linear_mixers", "smoke", "tiny-gpt2", "wikipedia-sample", 42)
+    with pytest.raises(
+        InputError, match=r"the text fills a vocabulary of \d+ tokens, not of 90000"
+    ):
+        open_mixer_lab(run, vocab=90_000)
+    with pytest.raises(InputError, match="a context of 1 token has nothing to predict"):
+        open_mixer_lab(run, n_ctx=1)
+    lab = open_mixer_lab(run)
+    first = beginnings(lab, ["one two three " * 40 + "\n\nshort\n\n" + "four five " * 40], "text")
+    assert len(first) == 2 and first.document.tolist() == [0, 2]
 
 
 def test_the_committed_smoke_row_of_a_mixer_is_what_a_training_gives(lab):
