@@ -101,7 +101,8 @@ class Comparison:
         """The row as a reader sees it, a cell for each column."""
         unit = self.row.unit
         whose = "(ours) " if self.row.paper == "ours" else ""
-        quantity = f"{whose}{self.row.sentence} *({self.row.quantity})*"
+        section = "" if self.row.paper == "ours" else f"; {self.row.section}"
+        quantity = f"{whose}{self.row.sentence} *({self.row.quantity}{section})*"
         control = "–"
         if self.control is not None:
             control = ", ".join(filter(None, [in_words(self.control, unit), self.row.control]))
@@ -173,8 +174,8 @@ def compare(
         outcome = "found"
     unit = units[chosen]
     if len(units) > 1 and row.kind != "measured":
-        block = chosen if blocks is None else blocks[chosen]
-        note = f"{note}; block {block}" if note else f"block {block}"
+        block = f"block {chosen if blocks is None else blocks[chosen]}"
+        note = f"{block}; {note}" if note else block
     return Comparison(id, outcome, unit.here, unit.control, unit.difference, note)
 
 
@@ -317,6 +318,8 @@ def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> 
     scale, end = (100, "%") if unit.startswith(("relative change", "share")) else (1, "")
     scale, end = (100, " points") if unit == "points" else (scale, end)
     plus = "+" if signed or unit.startswith("relative change") else ""
+    if unit.startswith("relative change") and i.value >= 10 and not (signed or np.isfinite(i.low)):
+        return f"×{1 + i.value:,.0f}"
     width = scale * (i.high - i.low)
     if not np.isfinite(width) or width <= 0:
         return _number(f"{scale * i.value:{plus}.3g}") + end
@@ -378,7 +381,7 @@ def from_table(path: Path) -> list[Comparison]:
 KEY = {
     "reproduced": "✔ reproduced: the difference from the control excludes 0 on the paper's side, "
     "or a limit is kept that the control does not keep",
-    "found": "✔ found: likewise, for a statement of ours",
+    "found": "✔ found: the difference excludes 0 on the side of our statement",
     "reversed": "✘ reversed: it excludes 0 on the other side",
     "not found": "✘ not found: an effect of the printed size would have been seen",
     "exceeded": "✘ exceeded, not reached: wholly outside the printed limit",
