@@ -7,7 +7,7 @@ norm, bias or residual, c lower triangular and shared by all channels.
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -463,15 +463,23 @@ class MixerLab:
     ) -> np.ndarray:
         """Test loss on the odd documents for each seed, [seeds], mean over the texts, nats a
         token, after a third, two or all of the steps."""
-        return np.array([self._loss(kind, width, lr, s, "odd", third=third) for s in seeds])
+        return self.by_text(kind, width, lr, seeds, third).mean(axis=1).to_numpy()
 
-    def _loss(
-        self, kind: str, width: int, lr: float, seed: int, half: str, share: float = 1, third=3
-    ) -> float:
+    def by_text(
+        self, kind: str, width: int, lr: float, seeds: Sequence[int], third: int = 3
+    ) -> pd.DataFrame:
+        """The same, a row a seed and a column a text."""
+        rows = [self._at(kind, width, lr, s, "odd", 1, third) for s in seeds]
+        return pd.DataFrame(rows, index=[*seeds])[[*self.tests]]
+
+    def _at(
+        self, kind: str, width: int, lr: float, seed: int, half: str, share: float, third: int
+    ) -> pd.Series:
+        """Test loss by text over half of the documents."""
         found = self.train(kind, width, lr, seed, share)
-        found = found[found.half == half]
-        at = sorted(found.step.unique())[third - 1]
-        return float(found[found.step == at].loss.mean())
+        step_there = sorted(found.step.unique())[third - 1]
+        there = found[(found.half == half) & (found.step == step_there)]
+        return there.set_index("text").loss
 
     def rate(
         self, kind: str, width: int, seed: int, rates: Sequence[float], most: int = 6
@@ -483,7 +491,7 @@ class MixerLab:
         new = list(rates)
         while new:
             for lr in new:
-                tried[lr] = self._loss(kind, width, lr, seed, "even", share=0.25)
+                tried[lr] = float(self._at(kind, width, lr, seed, "even", 0.25, 3).mean())
             best = min(tried, key=lambda lr: tried[lr])
             new = [lr for lr in (best / 2, best * 2) if lr not in tried and len(tried) < most]
         return best, min(tried) < best < max(tried)
@@ -550,32 +558,39 @@ def composed(model: LinearMixer) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return head @ model.embedding.weight.double().T, c, b[:, None] * head.sum(1)
 
 
-def open_mixer_lab(
-    run, corpus: str | None = None, vocab: int | None = None, n_ctx: int | None = None
-) -> MixerLab:
-    """The texts, tokenizer and length of training of a run's profile; `vocab` and `n_ctx` default
-    to the profile's. Raises InputError for a vocabulary that the text does not fill."""
+def open_mixer_lab(run, corpus: str | None = None) -> MixerLab:
+    """The texts, vocabulary, context and length of training of a run's profile."""
     both = ("wikipedia", "king-james")
     names = run.pick(["wikipedia-sample"], both, both, ["tinystories"])
     texts = [load_corpus(name) for name in ([corpus] if corpus else names)]
-    documents = [d for text in texts for d in text.fit]
-    vocab = vocab or run.pick(smoke=320, laptop=512, study=512, paper=4_096)
-    n_ctx = n_ctx or run.pick(smoke=16, laptop=128, study=128, paper=128)
+    lab = cut_mixer_lab(
+        run,
+        fit=[d for text in texts for d in text.fit],
+        tests={text.name: text.test for text in texts},
+        vocab=run.pick(smoke=320, laptop=512, study=512, paper=4_096),
+        n_ctx=run.pick(smoke=16, laptop=128, study=128, paper=128),
+    )
+    most = run.pick(smoke=16, laptop=400, study=400, paper=2_000)
+    return replace(lab, tests={name: windows[:most] for name, windows in lab.tests.items()})
+
+
+def cut_mixer_lab(
+    run, fit: Sequence[str], tests: dict[str, Sequence[str]], vocab: int, n_ctx: int
+) -> MixerLab:
+    """Documents to train on and to test on (by text) in windows of a tokenizer of their own. Raises
+    InputError for a vocabulary that the text does not fill, and for a context of one token."""
     if n_ctx < 2:
         raise InputError(f"a context of {n_ctx} token has nothing to predict: give at least 2.")
-    tokenizer = train_tokenizer(documents, vocab)
+    tokenizer = train_tokenizer(list(fit), vocab)
     if len(tokenizer) < vocab:
         raise InputError(
             f"the text fills a vocabulary of {len(tokenizer)} tokens, not of {vocab}: give a "
             "smaller one, or more text."
         )
-    most = run.pick(smoke=16, laptop=400, study=400, paper=2_000)
-    tests = {}
-    for text in texts:
-        tests[text.name] = cut_windows(text.test, tokenizer, n_ctx, run.seed, text.name)[:most]
-    fit = cut_windows(documents, tokenizer, n_ctx, run.seed, "the fit text")
+    cut = {name: cut_windows(d, tokenizer, n_ctx, run.seed, name) for name, d in tests.items()}
+    windows = cut_windows(fit, tokenizer, n_ctx, run.seed, "the fit text")
     steps = run.pick(smoke=6, laptop=1_600, study=1_600, paper=20_000)
-    return MixerLab(fit, tests, tokenizer, len(tokenizer), steps)
+    return MixerLab(windows, cut, tokenizer, vocab, steps)
 
 
 def beginnings(lab: MixerLab, texts: Sequence[str], name: str) -> Windows:

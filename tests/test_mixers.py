@@ -18,6 +18,7 @@ from lib.mixers import (
     build,
     compose,
     composed,
+    cut_mixer_lab,
     fit_lm,
     matched_width,
     open_mixer_lab,
@@ -179,12 +180,11 @@ def test_a_lab_trains_chooses_a_rate_on_the_even_documents_and_gives_the_weights
 
 def test_a_lab_refuses_a_vocabulary_that_the_text_does_not_fill_and_a_context_of_one_token():
     run = Run("25_linear_mixers", "smoke", "tiny-gpt2", "wikipedia-sample", 42)
-    with pytest.raises(
-        InputError, match=r"the text fills a vocabulary of \d+ tokens, not of 90000"
-    ):
-        open_mixer_lab(run, vocab=90_000)
+    text = ["one two three " * 40]
+    with pytest.raises(InputError, match=r"the text fills a vocabulary of \d+ tokens, not of 900"):
+        cut_mixer_lab(run, text, {"text": text}, 900, 16)
     with pytest.raises(InputError, match="a context of 1 token has nothing to predict"):
-        open_mixer_lab(run, n_ctx=1)
+        cut_mixer_lab(run, text, {"text": text}, 260, 1)
     lab = open_mixer_lab(run)
     first = beginnings(lab, ["one two three " * 40 + "\n\nshort\n\n" + "four five " * 40], "text")
     assert len(first) == 2 and first.document.tolist() == [0, 2]
