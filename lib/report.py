@@ -261,7 +261,7 @@ class Run:
         return any(v.id == id and v.verdict == "holds here" for v in self.verdicts)
 
     def answer(self, *sentences: str) -> None:
-        """The answer, in three or four computed sentences, shown at the top."""
+        """The answer, in one or two computed sentences, shown at the top."""
         text = " ".join(" ".join(s.split()) for s in sentences)
         update_display(Markdown(f"> **The answer.** {text}"), display_id="answer")
         lines = {"notebook": self.notebook, "answer": text, "figure": self.main_figure}
@@ -363,7 +363,8 @@ def show_table(table: pd.DataFrame, digits: int = 3) -> None:
             return str(value)
         if np.isnan(value):
             return ""
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+        number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+        return number.replace("-", "−")
 
     named = table.rename(columns=lambda column: str(column).replace("_", " "))
     display(HTML(named.map(in_a_cell).to_html(index=False, border=0)))
