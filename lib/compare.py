@@ -133,7 +133,7 @@ def compare(
     here: Values,
     control: Values | None = None,
     difference: Values | None = None,
-    blocks: Sequence[int] | None = None,
+    blocks: Sequence[int | str] | None = None,
     note: str = "",
 ) -> Comparison:
     """Judge a row: `here` and `control` with their intervals, and their paired `difference`.
@@ -174,7 +174,8 @@ def compare(
         outcome = "found"
     unit = units[chosen]
     if len(units) > 1 and row.kind != "measured":
-        block = f"block {chosen if blocks is None else blocks[chosen]}"
+        name = chosen if blocks is None else blocks[chosen]
+        block = name if isinstance(name, str) else f"block {name}"
         note = f"{block}; {note}" if note else block
     return Comparison(id, outcome, unit.here, unit.control, unit.difference, note)
 

@@ -34,9 +34,10 @@ from lib.swap import batch_size, losses
 from lib.text import Windows
 from lib.train import Recipe, train
 
-STAND_INS = ("none", "map", "repaired", "deleted", "narrow")
-"""what takes an FFN's place: the FFN itself; its affine map; the map with the FFN kept on massive
-activations; nothing; the FFN with as many parameters as the map"""
+STAND_INS = ("none", "map", "trained map", "repaired", "deleted", "narrow")
+"""what takes an FFN's place: the FFN itself; its affine map, frozen; a matrix that begins as the
+map and is trained; the map with the FFN kept on massive activations; nothing; the FFN with as many
+parameters as the map, trained"""
 RIDGE = 0.01
 """of the maps, as Balogh Eq. 3"""
 MEASURED = ["experiment", "text", "step", "document", "loss"]
@@ -311,6 +312,11 @@ def stand_in(subject: Subject, fit: Windows, block: int, kind: str) -> nn.Module
         if massive.any() and massive.sum() < len(y) / 10:
             return repair(Moments.of(x[~massive], y[~massive]), x[massive])
     found = svd_ridge(x, y, RIDGE)
+    if kind == "trained map":
+        matrix = nn.Linear(d_model, d_model)
+        matrix.weight.data.copy_(found.weight.T)
+        matrix.bias.data.copy_(found.bias)
+        return matrix
     return AffineMap(found.weight.float(), found.bias.float())
 
 

@@ -175,11 +175,11 @@ def effect_in_words(cost: float) -> str:
 
 def gain_in_words(gain, other: str = "uniform widths") -> str:
     """What an Interval of differences of loss says, as a predicate: wins 0.03 nats a token over
-    uniform widths, loses them to it, or cannot be told from it."""
+    uniform widths, loses them to it, or is not visibly apart."""
     nats = f"{abs(gain.value):.{2 if abs(gain.value) >= 0.0995 else 3}f} nats a token"
     if gain.low > 0:
         return f"wins {nats} over {other}"
-    return f"loses {nats} to {other}" if gain.high < 0 else f"cannot be told from {other}"
+    return f"loses {nats} to {other}" if gain.high < 0 else f"is not visibly apart from {other}"
 
 
 def cost_in_words(cost: float) -> str:

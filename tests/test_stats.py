@@ -234,7 +234,7 @@ def test_gains_in_words():
     assert gain_in_words(Interval(-0.12, -0.15, -0.1), "the rest") == (
         "loses 0.12 nats a token to the rest"
     )
-    assert gain_in_words(Interval(0.01, nan, nan)) == "cannot be told from uniform widths"
+    assert gain_in_words(Interval(0.01, nan, nan)) == "is not visibly apart from uniform widths"
 
 
 def test_published_numbers_are_filtered():
