@@ -294,7 +294,9 @@ class LinearMixer(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocab, width)
         self.mixings = nn.ModuleList(Mixing(n_ctx) for _ in range(blocks if mixes else 0))
-        between = (nn.Linear(width, width, bias=False) for _ in range(maps - 1))
+        between = [nn.Linear(width, width, bias=False) for _ in range(maps - 1)]
+        for matrix in between:
+            nn.init.orthogonal_(matrix.weight)  # the size of what passes stays
         self.between = nn.Sequential(*between)
         self.head = nn.Linear(width, vocab, bias=False)
 
@@ -515,7 +517,7 @@ class MixerLab:
     def _given(self, kind: str, width: int, lr: float, seed: int, share: float) -> tuple:
         """The arguments of `train_mixer`: a linear rise of the rate, then a linear fall to 0."""
         steps = max(3, round(share * self.steps))
-        warmup = max(1, steps // 30)
+        warmup = max(1, steps // 100)
         recipe = Recipe(
             steps,
             self.batch,
@@ -598,4 +600,5 @@ def beginnings(lab: MixerLab, texts: Sequence[str], name: str) -> Windows:
     paragraphs = [paragraph for text in texts for paragraph in text.split("\n\n")]
     n_ctx = lab.fit.tokens.shape[1]
     windows = cut_windows(paragraphs, lab.tokenizer, n_ctx, None, name)
-    return windows[np.unique(windows.document, return_index=True)[1]]
+    first = np.unique(windows.document, return_index=True)[1]
+    return windows[np.random.default_rng(0).permutation(first)]

@@ -468,6 +468,6 @@ def open_lab(run, corpus: str | None = None) -> Lab:
         windows = cut_windows(text.test, tokenizer, n_ctx, run.seed, text.name)
         tests[text.name] = windows[:most]
     one_pass = len(fit) // batch
-    one_pass = run.pick(smoke=4, laptop=40 if brief else one_pass, study=one_pass, paper=20_000)
+    one_pass = run.pick(smoke=6, laptop=40 if brief else one_pass, study=one_pass, paper=20_000)
     shape, lr = Shape(d, heads, vocab, n_ctx), run.pick(6e-3, 6e-3, 6e-3, 3e-4)
     return Lab(fit, tests, tokenizer, shape, d_ff, one_pass, lr=lr, batch=batch)

@@ -187,7 +187,7 @@ def test_a_lab_refuses_a_vocabulary_that_the_text_does_not_fill_and_a_context_of
         cut_mixer_lab(run, text, {"text": text}, 260, 1)
     lab = open_mixer_lab(run)
     first = beginnings(lab, ["one two three " * 40 + "\n\nshort\n\n" + "four five " * 40], "text")
-    assert len(first) == 2 and first.document.tolist() == [0, 2]
+    assert len(first) == 2 and sorted(first.document.tolist()) == [0, 2]
 
 
 def test_the_committed_smoke_row_of_a_mixer_is_what_a_training_gives(lab):
