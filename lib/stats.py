@@ -97,6 +97,13 @@ def paired(
     )
 
 
+def paired_seeds(here: Sequence[float], control: Sequence[float]) -> Paired:
+    """The same for one value a seed here and in a control: means with t-intervals, and the paired
+    difference."""
+    difference = np.subtract(here, control)
+    return Paired(over_seeds(here), over_seeds(control), over_seeds(difference))
+
+
 def median_ratio(top: np.ndarray, bottom: np.ndarray) -> Statistic:
     """Σ top / Σ bottom in the median of several units, from sums by document, each [units,
     documents] (or `bottom` [documents], the same for all): a statistic of weights [draws,

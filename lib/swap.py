@@ -87,6 +87,11 @@ class Sweep:
         added = np.stack([self.added_loss(*both) for both in zip(keys, others)])
         return median_ratio(added, self.predictions)
 
+    def median_cost(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
+        """The same as a relative change of perplexity."""
+        added = self.median_added(keys, against)
+        return lambda w: np.expm1(added(w))
+
     @property
     def documents(self) -> np.ndarray:
         """[documents]: their numbers, for statistics of sums by document."""

@@ -147,6 +147,7 @@ def test_the_median_of_several_swaps(subject, test, fits):
     keys, ones = list(found.swapped), np.ones((1, len(found.documents)))
     each = [(found.swapped[k] - found.base).mean() for k in keys]
     assert found.median_added(keys)(ones)[0] == pytest.approx(np.median(each))
+    assert found.median_cost(keys)(ones)[0] == pytest.approx(np.expm1(np.median(each)))
     against = found.median_added(keys[:1], keys[1:2])(ones)[0]
     assert against == pytest.approx(each[0] - each[1])
 

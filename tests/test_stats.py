@@ -19,6 +19,7 @@ from lib.stats import (
     median_ratio,
     over_seeds,
     paired_correlations,
+    paired_seeds,
     rank_correlation,
     spread,
     sums,
@@ -285,3 +286,10 @@ def test_correlations_are_scipys_and_their_difference_is_paired():
     assert found.difference.value == pytest.approx(found.here.value - found.control.value)
     by_rank = paired_correlations((x, np.exp(5 * y)), (x, y), ranks=True)
     assert by_rank.difference.value == pytest.approx(0, abs=1e-12)
+
+
+def test_a_pair_of_seeds_is_judged_by_its_differences():
+    here, control = [1.0, 2.0, 4.0], [0.5, 1.4, 3.6]
+    pair = paired_seeds(here, control)
+    assert pair.here == over_seeds(here) and pair.control == over_seeds(control)
+    assert pair.difference == pytest.approx(over_seeds([0.5, 0.6, 0.4]))
