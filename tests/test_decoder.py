@@ -12,16 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lib.allocation import placement, taper
 from lib.decoder import Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
-from lib.pretraining import (
-    Lab,
-    Setup,
-    Yardstick,
-    fit_decoder,
-    sign_turns,
-    train_all,
-    train_decoder,
-    trunk,
-)
+from lib.lab import Lab, Yardstick, sign_turns, train_all, train_decoder
+from lib.pretraining import Setup, fit_decoder, trunk
 from lib.stats import Interval
 from lib.text import Windows
 from lib.train import Recipe, train
@@ -284,7 +276,8 @@ def test_a_gain_is_paired_by_seed_and_mean_over_texts(lab):
 
 
 def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
-    from lib import pretraining, runs
+    from lib import lab as module
+    from lib import runs
 
     monkeypatch.setattr(runs, "DATA", tmp_path)
     monkeypatch.setenv("NONLINEARITY_TRAIN", "1")
@@ -297,8 +290,8 @@ def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("trained again")
 
-    never.recipe = pretraining.train_decoder.recipe
-    monkeypatch.setattr(pretraining, "train_decoder", never)
+    never.recipe = module.train_decoder.recipe
+    monkeypatch.setattr(module, "train_decoder", never)
     assert kept.loss(kept.uniform, 1).equals(before)
 
 

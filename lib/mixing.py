@@ -1,0 +1,164 @@
+"""Linear and nearly linear language models as their author codes them (Badger): one mixing of
+positions, the same for all channels, and at most one nonlinearity."""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_outputs import CausalLMOutput
+
+from lib.errors import InputError, unknown
+
+
+class Mixing(nn.Module):
+    """C x + b over positions, for x [batch, position, channel]: C [n_ctx, n_ctx] is lower
+    triangular and the same for all channels, b is one number a position."""
+
+    def __init__(self, n_ctx: int):
+        super().__init__()
+        bound = n_ctx**-0.5
+        self.c = nn.Parameter(torch.empty(n_ctx, n_ctx).uniform_(-bound, bound))
+        self.b = nn.Parameter(torch.empty(n_ctx).uniform_(-bound, bound))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, n_ctx = x.shape[1], len(self.b)
+        if n > n_ctx:
+            raise InputError(f"{n} tokens exceed this mixer's context of {n_ctx}: give fewer.")
+        return self.c[:n, :n].tril() @ x + self.b[:n, None]
+
+
+class LinearMixer(nn.Module):
+    """H M … M (x + C x + b) of embedded tokens x: tokens [batch, position] -> logits.
+
+    `blocks` of x + C x + b one after another; `maps` - 1 matrices M between the last and the head
+    H. Without `mixes` a position sees its own token alone.
+    """
+
+    def __init__(
+        self, vocab: int, n_ctx: int, width: int, blocks: int = 1, maps: int = 1, mixes: bool = True
+    ):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, width)
+        self.mixings = nn.ModuleList(Mixing(n_ctx) for _ in range(blocks if mixes else 0))
+        between = [nn.Linear(width, width, bias=False) for _ in range(maps - 1)]
+        for matrix in between:
+            nn.init.orthogonal_(matrix.weight)  # the size of what passes stays
+        self.between = nn.Sequential(*between)
+        self.head = nn.Linear(width, vocab, bias=False)
+
+    def forward(self, tokens: torch.Tensor, use_cache: bool = False) -> CausalLMOutput:
+        x = self.embedding(tokens)
+        for mixing in self.mixings:
+            x = x + mixing(x)
+        return CausalLMOutput(logits=self.head(self.within(self.between(x))))
+
+    def within(self, x: torch.Tensor) -> torch.Tensor:
+        """What a nearly linear model does to each position before the head."""
+        return x
+
+
+class ReluMixer(LinearMixer):
+    """H ReLU(x + C x + b)."""
+
+    def within(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu()
+
+
+class GeluMixer(LinearMixer):
+    """H (x + C₂ GELU(C₁ x + b₁) + b₂), the post's conv → GELU → conv."""
+
+    def __init__(self, vocab: int, n_ctx: int, width: int):
+        super().__init__(vocab, n_ctx, width, blocks=2)
+
+    def forward(self, tokens: torch.Tensor, use_cache: bool = False) -> CausalLMOutput:
+        x = self.embedding(tokens)
+        first, second = self.mixings
+        return CausalLMOutput(logits=self.head(x + second(gelu(first(x)))))
+
+
+class OneLayerMixer(LinearMixer):
+    """H (y + FFN(y)) with y = x + C x + b: an FFN with GELU, `expansion` times as wide, biases and
+    no norms."""
+
+    def __init__(self, vocab: int, n_ctx: int, width: int, expansion: int = 1):
+        super().__init__(vocab, n_ctx, width)
+        inner = expansion * width
+        self.ffn = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+
+    def within(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.ffn(x)
+
+
+def one_layer_llama(
+    vocab: int, n_ctx: int, width: int, inner: int | None = None
+) -> LlamaForCausalLM:
+    """transformers' Llama with one layer, four heads and a gated FFN, `inner` wide or four times as
+    wide as the stream."""
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocab,
+            hidden_size=width,
+            intermediate_size=inner or 4 * width,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            max_position_embeddings=n_ctx,
+            use_cache=False,
+        )
+    )
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "linear": LinearMixer,
+    "last token": functools.partial(LinearMixer, mixes=False),
+    "three maps": functools.partial(LinearMixer, maps=3),
+    "three blocks": functools.partial(LinearMixer, blocks=3),
+    "ReLU": ReluMixer,
+    "conv-GELU-conv": GeluMixer,
+    "one-layer mixer": OneLayerMixer,
+    "Llama": one_layer_llama,
+}
+"""by name: vocab, n_ctx, width -> a language model"""
+
+
+def check_model_kind(kind: str) -> None:
+    """Raises InputError for a name that is not among MODELS."""
+    if kind not in MODELS:
+        raise unknown("kind of model", kind, [*MODELS])
+
+
+def matched_width(kind: str, vocab: int, n_ctx: int, params: int) -> int:
+    """The width (a multiple of 8) at which a kind has about `params` parameters."""
+    check_model_kind(kind)
+    return width_with(functools.partial(MODELS[kind], vocab, n_ctx), params)
+
+
+def width_with(build: Callable[[int], nn.Module], params: int) -> int:
+    """The width (a multiple of 8) at which what `build` makes has about `params` parameters."""
+    sizes = {}
+    for width in range(8, 8_193, 8):
+        with torch.device("meta"):
+            model = build(width)
+        sizes[width] = sum(p.numel() for p in model.parameters())
+        if sizes[width] > params:
+            break
+    return min(sizes, key=lambda w: abs(sizes[w] - params))
+
+
+def composed(model: LinearMixer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A fully linear mixer as logits_n = Q Σ_{j≤n} c[n, j] t_j + offset[n] for one-hot tokens t_j:
+    Q [vocab, vocab], c [n_ctx, n_ctx] and offset [n_ctx, vocab], float64."""
+    if type(model) is not LinearMixer or not model.mixings:
+        raise InputError("only a linear mixer is one pair of Q and c: compose a LinearMixer.")
+    head = model.head.weight.double()
+    for matrix in reversed(model.between):
+        head = head @ matrix.weight.double()
+    n_ctx = len(model.mixings[0].b)
+    c = torch.eye(n_ctx, dtype=torch.float64)
+    b = torch.zeros(n_ctx, dtype=torch.float64)
+    for mixing in model.mixings:
+        whole = torch.eye(n_ctx, dtype=torch.float64) + mixing.c.double().tril()
+        c, b = whole @ c, whole @ b + mixing.b.double()
+    return head @ model.embedding.weight.double().T, c, b[:, None] * head.sum(1)
