@@ -2,7 +2,7 @@
 them, and what a gain is measured by."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from lib.pretraining import read, trained_decoder, trunk
 from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
 from lib.stats import Interval, over_seeds
 from lib.text import Windows, cut_windows, load_corpus
-from lib.train import Recipe, train, train_tokenizer
+from lib.train import Recipe, train, train_tokenizer, worth_compiling
 
 MIXTURE = ("wikipedia", "king-james", "python-docs")
 MOST_PASSES = 2
@@ -159,8 +159,12 @@ def train_decoder(
     """Train a decoder with these widths: "losses" (text, half, step, loss), and its weights
     ("weight.…"). `marks`: branch from the `trunk` with these marks (WSD only)."""
     model = build_decoder(widths, shape, start=start, seed=recipe.seed)
-    begin = trunk(marks, widths, shape, data, recipe, start) if marks else None
-    trained = train(model, data, recipe, begin=begin)
+    begin = None
+    if marks:
+        # A trunk does not end: what it is cached under has no steps, so all branches share it.
+        endless = replace(recipe, steps=0, decay=0)
+        begin = trunk(marks, widths, shape, data, endless, start)
+    trained = train(model, data, recipe, begin=begin, compiled=worth_compiling(recipe.steps))
     setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
     setting += ", cosine" if recipe.decay is None else ""
     row = dict(experiment="decoder", setting=setting, seed=recipe.seed)

@@ -14,7 +14,7 @@ from lib.runs import keep_rows, losses_by_half
 from lib.stats import over_seeds
 from lib.swap import next_token_losses
 from lib.text import Windows, cut_windows, load_corpus
-from lib.train import Recipe, train, train_tokenizer
+from lib.train import Recipe, train, train_tokenizer, worth_compiling
 
 
 @step(version=1)
@@ -36,7 +36,8 @@ def trunk(
         states.append(state())
 
     constant = replace(recipe, steps=marks[-1], decay=0)
-    train(model, data, constant, look=keep, at=(marks[-1],), begin=begin)
+    compiled = worth_compiling(marks[-1])
+    train(model, data, constant, look=keep, at=(marks[-1],), begin=begin, compiled=compiled)
     return states[-1]
 
 

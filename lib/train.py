@@ -63,6 +63,7 @@ def train(
     begin: State | None = None,
     checkpoints: Path | None = None,
     every: int = 500,
+    compiled: bool = False,
 ) -> list[float]:
     """Train `model` in place and return each step's loss in nats. No window is read again before
     all others are. Same seed, same machine, same weights.
@@ -70,8 +71,9 @@ def train(
     `look(step, state)` is called before the first (0) and after each step in `at`, with the model
     in eval mode; it must not change it. `begin`: a `state()` of an earlier run to go on from, to
     the last bit. `checkpoints`: a folder for one such state every so many steps; the last whole one
-    there is gone on from, and the folder goes when the training is done. Under `accelerate launch`
-    every process reads its share of a batch; on a GPU in bfloat16.
+    there is gone on from, and the folder goes when the training is done. `compiled`: a Llama's
+    layers and the loss go through torch.compile, which rounds otherwise and needs a C++ compiler.
+    Under `accelerate launch` every process reads its share of a batch; on a GPU in bfloat16.
     """
     on_gpu = torch.cuda.is_available()
     # autocast stands around the forward pass below, so that `look` reads in float32
@@ -92,6 +94,13 @@ def train(
     )
     rate = schedule.lr_lambdas[0]  # of the peak, at a step
     wrapped, optimizer = accelerator.prepare(model, plain)
+    loss_of, layers = next_token_loss, []
+    if compiled:
+        loss_of, layers = torch.compile(next_token_loss), [*model.model.layers]
+        # Each width of an FFN is built once; the default gives up after eight.
+        torch._dynamo.config.recompile_limit = 256
+    for layer in layers:
+        layer.forward = torch.compile(layer.forward)
     begin = _newest(checkpoints) or begin
     losses = _restore(begin, model, plain) if begin else []
     # Every window once, then all again in another order, as long as there are steps.
@@ -113,8 +122,8 @@ def train(
         chosen = order[step * recipe.batch : (step + 1) * recipe.batch][share]
         tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=on_gpu or recipe.bfloat16):
-            logits = wrapped(tokens, use_cache=False).logits[:, :-1]
-        loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            logits = wrapped(tokens, use_cache=False).logits
+        loss = loss_of(logits, tokens)
         for group in plain.param_groups:
             group["lr"] = recipe.lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
@@ -128,10 +137,22 @@ def train(
             bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_second=speed, refresh=False)
     if losses and not math.isfinite(losses[-1]):
         raise InputError(f"the training diverged at rate {recipe.lr}: give a smaller one.")
+    for layer in layers:
+        del layer.forward  # the class's own again
     model.eval()
     if checkpoints and accelerator.is_main_process:
         shutil.rmtree(checkpoints, ignore_errors=True)
     return losses
+
+
+def worth_compiling(steps: int) -> bool:
+    """Whether a training is long enough for half a minute of torch.compile, and g++ is there."""
+    return steps >= 500 and shutil.which("g++") is not None
+
+
+def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The mean loss in nats of predicting each next token of a batch."""
+    return cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
 def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: list) -> State:
