@@ -24,7 +24,7 @@ from lib.affine import AffineMap, constant, svd_ridge
 from lib.cache import cache_folder, pack, step, unpack
 from lib.errors import InputError, unknown
 from lib.files import whole
-from lib.hooks import StandIn, capture, get_block, swap
+from lib.hooks import StandIn, block_pass, capture, capture_residual, get_block, swap
 from lib.linear import MASSIVE, repair
 from lib.model import Subject, as_subject
 from lib.moments import Moments
@@ -207,10 +207,15 @@ def _fine_tune(
                 put(block, module)
             copied.model.load_state_dict(state["weights"], strict=False)
         for k in range(done, len(arm.stages)):
-            fitted = _first_maps(subject, fit, arm.stages[0], arm.stand_in) if k == 0 else {}
+            # Maps of a first stage are shared; those that are trained begin as the frozen ones.
+            is_map = arm.stand_in in ("map", "trained map", "repaired")
+            kind = "map" if arm.stand_in == "trained map" else arm.stand_in
+            fitted = _first_maps(subject, fit, arm.stages[0], kind) if k == 0 and is_map else {}
             for block in arm.stages[k]:
-                module = fitted.get(block)
-                put(block, module or stand_in(copied, fit, block, arm.stand_in))
+                module = fitted.get(block) or stand_in(copied, fit, block, arm.stand_in)
+                if block in fitted and arm.stand_in == "trained map":
+                    module = as_matrix(module)
+                put(block, module)
             _train_stage(copied, arm, k, data, tests, marks, folder)
             if k < len(arm.stages) - 1 or (weights and k == 0):
                 state = {"weights": _weights(copied), "stand_ins": stand_ins}
@@ -233,16 +238,39 @@ def _stage_of(folder: Path, k: int) -> dict:
 
 @step(version=1)
 def _first_maps(subject: Subject, fit: Windows, blocks: tuple[int, ...], kind: str) -> dict:
-    """{block: map} of an arm's first stage, which all orders of the text share; empty where maps
-    are not what is put in."""
+    """{block: map} of an arm's first stage, which all orders of the text share: each fitted on the
+    model in which the ones before stand."""
+    if kind == "map" and [*blocks] == sorted(blocks):
+        return _maps_by_depth(subject, fit, blocks)
     found: dict[int, nn.Module] = {}
-    if kind not in ("map", "repaired"):
-        return found
     copied = copy_of(subject)
     with contextlib.ExitStack() as swaps:
         for block in blocks:
             found[block] = stand_in(copied, fit, block, kind)
             swaps.enter_context(swap(copied.blocks[block], found[block]))
+    return found
+
+
+@torch.no_grad()
+def _maps_by_depth(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[int, nn.Module]:
+    """{block: map}, the blocks in order of depth: one walk down with the residual streams of all
+    windows in memory, in the place of a forward pass for each block."""
+    found: dict[int, nn.Module] = {}
+    first = subject.n_start
+    batches = [slice(i, i + 16) for i in range(0, len(fit), 16)]
+    streams = capture_residual(subject, fit, blocks[:1])[blocks[0]].to(subject.device)
+    for block in tqdm(range(blocks[0], blocks[-1] + 1), desc="maps", delay=2, leave=False):
+        rows = []
+        for at in batches:
+            x, y, streams[at] = block_pass(subject, block, fit.tokens[at], streams[at])
+            rows.append((x[:, first:], y[:, first:]))
+        if block not in blocks:
+            continue
+        x, y = (torch.cat(side).flatten(0, 1) for side in zip(*rows))
+        found[block] = plain_map(x, y)
+        # The stream goes on with the map's output in the place of the FFN's: FFNs add to it.
+        for at, (x, y) in zip(batches, rows):
+            streams[at][:, first:] += found[block](x) - y
     return found
 
 
@@ -311,13 +339,22 @@ def stand_in(subject: Subject, fit: Windows, block: int, kind: str) -> nn.Module
         massive = norm > MASSIVE * norm.median()
         if massive.any() and massive.sum() < len(y) / 10:
             return repair(Moments.of(x[~massive], y[~massive]), x[massive])
+    found = plain_map(x, y)
+    return as_matrix(found) if kind == "trained map" else found
+
+
+def plain_map(x: torch.Tensor, y: torch.Tensor) -> AffineMap:
+    """The affine map of rows y [n, d] on x [n, d], as Balogh Eq. 3."""
     found = svd_ridge(x, y, RIDGE)
-    if kind == "trained map":
-        matrix = nn.Linear(d_model, d_model)
-        matrix.weight.data.copy_(found.weight.T)
-        matrix.bias.data.copy_(found.bias)
-        return matrix
     return AffineMap(found.weight.float(), found.bias.float())
+
+
+def as_matrix(affine: AffineMap) -> nn.Linear:
+    """A map as a matrix with its bias, both of which can be trained."""
+    matrix = nn.Linear(*affine.weight.shape)
+    matrix.weight.data.copy_(affine.weight.T)
+    matrix.bias.data.copy_(affine.bias)
+    return matrix
 
 
 def largest_units(subject: Subject, fit: Windows, block: int, n: int) -> torch.Tensor:

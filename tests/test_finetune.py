@@ -1,5 +1,6 @@
 """Fine-tuning with FFNs replaced: what is trained and what is not, killed runs, gates, orders."""
 
+import contextlib
 import copy
 
 import pytest
@@ -25,6 +26,7 @@ from lib.runs import kept_rows
 from lib.softgates import Gating, SoftGate, train_gates
 from lib.sparse import parts
 from lib.swap import losses
+from lib.text import cut_windows
 
 TWO_STAGES = Arm("map", ((2,), (1,)), (3, 4), lr=1e-3, constant=True, norms=False)
 MARKS = {"test": (0, 2, 3, 5, 7)}
@@ -59,14 +61,31 @@ def test_maps_stay_and_the_subject_is_not_touched(given, own_cache):
     found = train_arm(given, one, {"test": (0, 3)})
     # The maps are those of the intact model, one after another, to the last bit.
     copied = copy_of(subject)
-    for block in (2, 1):
-        expected = stand_in(copied, given[1], block, "map")
-        assert torch.equal(found.stand_ins[block].weight, expected.weight)
-        assert torch.equal(found.stand_ins[block].bias, expected.bias)
-        swap(copied.blocks[block], expected).__enter__()
+    with contextlib.ExitStack() as swaps:
+        for block in (2, 1):
+            expected = stand_in(copied, given[1], block, "map")
+            assert torch.equal(found.stand_ins[block].weight, expected.weight)
+            assert torch.equal(found.stand_ins[block].bias, expected.bias)
+            swaps.enter_context(swap(copied.blocks[block], expected))
     for name, p in subject.model.named_parameters():
         assert torch.equal(p, before[name])
     assert any(not torch.equal(w, before[n]) for n, w in found.weights.items())
+
+
+def test_maps_in_order_of_depth_are_those_of_a_pass_for_each(each_subject, text, own_cache):
+    """One walk down the blocks is the model with each map put in before the next is fitted."""
+    fit = cut_windows(text.fit, each_subject.tokenizer, 32)[:40]
+    blocks = (0, 2)
+    walked = finetune._first_maps(each_subject, fit, blocks, "map")
+    copied = copy_of(each_subject)
+    intact = stand_in(copied, fit, blocks[1], "map")
+    expected = {blocks[0]: stand_in(copied, fit, blocks[0], "map")}
+    with swap(copied.blocks[blocks[0]], expected[blocks[0]]):
+        expected[blocks[1]] = stand_in(copied, fit, blocks[1], "map")
+    for block, module in expected.items():
+        assert torch.allclose(walked[block].weight, module.weight, atol=1e-3)
+        assert torch.allclose(walked[block].bias, module.bias, atol=1e-3)
+    assert not torch.allclose(walked[blocks[1]].weight, intact.weight, atol=1e-3)
 
 
 def test_norms_are_trained_only_where_asked(given, own_cache):
