@@ -9,7 +9,7 @@ import contextlib
 import copy
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from lib.affine import AffineMap, constant, svd_ridge
 from lib.cache import cache_folder, pack, step, unpack
 from lib.errors import InputError, unknown
 from lib.files import whole
-from lib.hooks import StandIn, block_pass, capture, capture_residual, get_block, swap
+from lib.hooks import StandIn, block_pass, capture, capture_residual, forward, get_block, swap
 from lib.linear import MASSIVE, repair
 from lib.model import Subject, as_subject
 from lib.moments import Moments
@@ -210,7 +210,11 @@ def _fine_tune(
             # Maps of a first stage are shared; those that are trained begin as the frozen ones.
             is_map = arm.stand_in in ("map", "trained map", "repaired")
             kind = "map" if arm.stand_in == "trained map" else arm.stand_in
-            fitted = _first_maps(subject, fit, arm.stages[0], kind) if k == 0 and is_map else {}
+            fitted: dict[int, nn.Module] = {}
+            if k == 0 and is_map:
+                fitted = _first_maps(subject, fit, arm.stages[0], kind)
+            if k == 0 and kind == "narrow":
+                fitted = narrow_ffns(subject, fit, arm.stages[0])
             for block in arm.stages[k]:
                 module = fitted.get(block) or stand_in(copied, fit, block, arm.stand_in)
                 if block in fitted and arm.stand_in == "trained map":
@@ -325,14 +329,10 @@ def measure(subject: Subject, windows: Windows) -> pd.DataFrame:
 
 def stand_in(subject: Subject, fit: Windows, block: int, kind: str) -> nn.Module:
     """What takes the place of a block's FFN (STAND_INS), fitted on the model as it stands."""
-    ffn, d_model = subject.blocks[block].ffn, subject.d_model
     if kind == "deleted":
-        return constant(torch.zeros(d_model))
+        return constant(torch.zeros(subject.d_model))
     if kind == "narrow":
-        # As many as fill the map's parameters, each with those that one unit has.
-        of_unit = subject.blocks[block].n_params // len(unit_columns(ffn, d_model))
-        n_units = (d_model * d_model + d_model) // of_unit
-        return narrowed(ffn, d_model, largest_units(subject, fit, block, n_units))
+        return narrow_ffns(subject, fit, [block])[block]
     x, y = (rows.flatten(0, 1) for rows in capture(subject, fit, [block])[block])
     if kind == "repaired":
         norm = y.norm(dim=-1)
@@ -357,22 +357,43 @@ def as_matrix(affine: AffineMap) -> nn.Linear:
     return matrix
 
 
-def largest_units(subject: Subject, fit: Windows, block: int, n: int) -> torch.Tensor:
-    """The n hidden units [n] of largest mean absolute activation times output column norm."""
-    writer = parts(subject.blocks[block].ffn, subject.d_model).writer
-    total = 0.0
+def narrow_ffns(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[int, nn.Module]:
+    """{block: FFN} with as many hidden units as fill a map's parameters, the largest ones."""
+    d_model = subject.d_model
+    largest = largest_units(subject, fit, blocks)
+    found = {}
+    for block in blocks:
+        ffn = subject.blocks[block].ffn
+        of_unit = subject.blocks[block].n_params // len(unit_columns(ffn, d_model))
+        n_units = (d_model * d_model + d_model) // of_unit
+        found[block] = narrowed(ffn, d_model, largest[block][:n_units].sort().values)
+    return found
 
-    def add(_, args: tuple, __) -> None:
-        nonlocal total
-        total = total + args[0][:, subject.n_start :].abs().double().sum((0, 1))
 
-    handle = writer.register_forward_hook(add)
+def largest_units(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[int, torch.Tensor]:
+    """{block: its hidden units}, the one of largest mean absolute activation times output column
+    norm first. One pass, on the model as it stands."""
+    d_model = subject.d_model
+    total = dict.fromkeys(blocks, 0.0)
+    handles = []
+
+    def adder(block: int) -> Callable:
+        def add(_, args: tuple, __) -> None:
+            activations = args[0][:, subject.n_start :]  # [batch, position, unit]
+            total[block] = total[block] + activations.abs().double().sum((0, 1))
+
+        return add
+
     try:
-        capture(subject, fit, [block])
+        for block in blocks:
+            writer = parts(subject.blocks[block].ffn, d_model).writer
+            handles.append(writer.register_forward_hook(adder(block)))
+        forward(subject, fit, blocks=blocks, desc="hidden units")
     finally:
-        handle.remove()
-    columns = unit_columns(subject.blocks[block].ffn, subject.d_model)
-    return (total * columns.norm(dim=1)).topk(n).indices.sort().values
+        for handle in handles:
+            handle.remove()
+    norms = {b: unit_columns(subject.blocks[b].ffn, d_model).norm(dim=1) for b in blocks}
+    return {b: (total[b] * norms[b]).argsort(descending=True) for b in blocks}
 
 
 def unit_columns(ffn: nn.Module, d_model: int) -> torch.Tensor:

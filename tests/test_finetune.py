@@ -236,8 +236,6 @@ def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_c
 
 
 def test_a_narrow_ffn_has_the_largest_units(each_subject, text):
-    from lib.text import cut_windows
-
     fit = cut_windows(text.fit, each_subject.tokenizer, 64)[:4]
     block = each_subject.blocks[1]
     x, y = capture(each_subject, fit, [1])[1]
@@ -253,7 +251,9 @@ def test_a_narrow_ffn_has_the_largest_units(each_subject, text):
     columns = finetune.unit_columns(block.ffn, each_subject.d_model)
     size = hidden[0].abs().flatten(0, 1).mean(0) * columns.norm(dim=1)
     expected = size.argsort(descending=True)[:5].sort().values
-    units = largest_units(each_subject, fit, 1, 5)
+    ranked = largest_units(each_subject, fit, [0, 1])
+    units = ranked[1][:5].sort().values
+    assert sorted(ranked[0].tolist()) == [*range(d_ff)]
     assert units.tolist() == expected.tolist()
     # A narrow FFN is the FFN with all other units silent.
     silent = copy.deepcopy(block.ffn)
