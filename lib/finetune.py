@@ -37,7 +37,7 @@ from lib.train import Recipe, train
 STAND_INS = ("none", "map", "trained map", "repaired", "deleted", "narrow")
 """what takes an FFN's place: the FFN itself; its affine map, frozen; a matrix that begins as the
 map and is trained; the map with the FFN kept on massive activations; nothing; the FFN with as many
-parameters as the map, trained"""
+parameters as the map, trained (in the first stage its units are those of the intact model)"""
 RIDGE = 0.01
 """of the maps, as Balogh Eq. 3"""
 MEASURED = ["experiment", "text", "step", "document", "loss"]
@@ -207,19 +207,9 @@ def _fine_tune(
                 put(block, module)
             copied.model.load_state_dict(state["weights"], strict=False)
         for k in range(done, len(arm.stages)):
-            # Maps of a first stage are shared; those that are trained begin as the frozen ones.
-            is_map = arm.stand_in in ("map", "trained map", "repaired")
-            kind = "map" if arm.stand_in == "trained map" else arm.stand_in
-            fitted: dict[int, nn.Module] = {}
-            if k == 0 and is_map:
-                fitted = _first_maps(subject, fit, arm.stages[0], kind)
-            if k == 0 and kind == "narrow":
-                fitted = narrow_ffns(subject, fit, arm.stages[0])
+            ready = _first_stand_ins(subject, fit, arm) if k == 0 else {}
             for block in arm.stages[k]:
-                module = fitted.get(block) or stand_in(copied, fit, block, arm.stand_in)
-                if block in fitted and arm.stand_in == "trained map":
-                    module = as_matrix(module)
-                put(block, module)
+                put(block, ready.get(block) or stand_in(copied, fit, block, arm.stand_in))
             _train_stage(copied, arm, k, data, tests, marks, folder)
             if k < len(arm.stages) - 1 or (weights and k == 0):
                 state = {"weights": _weights(copied), "stand_ins": stand_ins}
@@ -240,42 +230,54 @@ def _stage_of(folder: Path, k: int) -> dict:
         return unpack(dict(stored), None)
 
 
-@step(version=1)
+def _first_stand_ins(subject: Subject, fit: Windows, arm: Arm) -> dict[int, nn.Module]:
+    """{block: what takes its FFN's place} in an arm's first stage, where many are fitted at less
+    cost than one by one; those that are missing are fitted one by one."""
+    blocks = arm.stages[0]
+    if not blocks or arm.stand_in in ("none", "deleted"):
+        return {}
+    if arm.stand_in == "narrow":
+        return narrow_ffns(subject, fit, blocks)
+    if arm.stand_in == "trained map":
+        maps = _first_maps(subject, fit, blocks, "map")
+        return {block: as_matrix(affine) for block, affine in maps.items()}
+    return _first_maps(subject, fit, blocks, arm.stand_in)
+
+
+@step(version=2)
 def _first_maps(subject: Subject, fit: Windows, blocks: tuple[int, ...], kind: str) -> dict:
     """{block: map} of an arm's first stage, which all orders of the text share: each fitted on the
     model in which the ones before stand."""
     if kind == "map" and [*blocks] == sorted(blocks):
         return _maps_by_depth(subject, fit, blocks)
-    found: dict[int, nn.Module] = {}
+    fitted: dict[int, nn.Module] = {}
     copied = copy_of(subject)
     with contextlib.ExitStack() as swaps:
         for block in blocks:
-            found[block] = stand_in(copied, fit, block, kind)
-            swaps.enter_context(swap(copied.blocks[block], found[block]))
-    return found
+            fitted[block] = stand_in(copied, fit, block, kind)
+            swaps.enter_context(swap(copied.blocks[block], fitted[block]))
+    return fitted
 
 
 @torch.no_grad()
 def _maps_by_depth(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[int, nn.Module]:
     """{block: map}, the blocks in order of depth: one walk down with the residual streams of all
     windows in memory, in the place of a forward pass for each block."""
-    found: dict[int, nn.Module] = {}
+    maps: dict[int, nn.Module] = {}
     first = subject.n_start
     batches = [slice(i, i + 16) for i in range(0, len(fit), 16)]
     streams = capture_residual(subject, fit, blocks[:1])[blocks[0]].to(subject.device)
     for block in tqdm(range(blocks[0], blocks[-1] + 1), desc="maps", delay=2, leave=False):
-        rows = []
-        for at in batches:
-            x, y, streams[at] = block_pass(subject, block, fit.tokens[at], streams[at])
-            rows.append((x[:, first:], y[:, first:]))
-        if block not in blocks:
-            continue
-        x, y = (torch.cat(side).flatten(0, 1) for side in zip(*rows))
-        found[block] = plain_map(x, y)
-        # The stream goes on with the map's output in the place of the FFN's: FFNs add to it.
-        for at, (x, y) in zip(batches, rows):
-            streams[at][:, first:] += found[block](x) - y
-    return found
+        module = subject.blocks[block].ffn
+        if block in blocks:
+            rows = [block_pass(subject, block, fit.tokens[b], streams[b])[:2] for b in batches]
+            x, y = (torch.cat(side)[:, first:].flatten(0, 1) for side in zip(*rows))
+            module = maps[block] = plain_map(x, y)
+        # The block once more, as the model with its map has it.
+        with swap(subject.blocks[block], module):
+            for b in batches:
+                *_, streams[b] = block_pass(subject, block, fit.tokens[b], streams[b])
+    return maps
 
 
 def _train_stage(
@@ -388,7 +390,8 @@ def largest_units(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict
         for block in blocks:
             writer = parts(subject.blocks[block].ffn, d_model).writer
             handles.append(writer.register_forward_hook(adder(block)))
-        forward(subject, fit, blocks=blocks, desc="hidden units")
+        # Nothing is kept of the FFNs, but they must be finite.
+        forward(subject, fit, on_ffn=lambda *_: None, blocks=blocks, desc="hidden units")
     finally:
         for handle in handles:
             handle.remove()

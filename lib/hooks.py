@@ -131,7 +131,7 @@ def block_pass(
         raise _Enough
 
     def keep(_, x: torch.Tensor, y: torch.Tensor) -> None:
-        seen.update(x=x, y=y)
+        seen.update(x=x, y=y.clone())  # Falcon's layer adds to it in place
 
     handle = get_block(subject, index).layer.register_forward_hook(leave)
     try:

@@ -159,12 +159,12 @@ def train_decoder(
     """Train a decoder with these widths: "losses" (text, half, step, loss), and its weights
     ("weight.…"). `marks`: branch from the `trunk` with these marks (WSD only)."""
     model = build_decoder(widths, shape, start=start, seed=recipe.seed)
-    begin = None
+    begin, compiled = None, worth_compiling(recipe.steps)
     if marks:
         # A trunk does not end: what it is cached under has no steps, so all branches share it.
         endless = replace(recipe, steps=0, decay=0)
-        begin = trunk(marks, widths, shape, data, endless, start)
-    trained = train(model, data, recipe, begin=begin, compiled=worth_compiling(recipe.steps))
+        begin = trunk(marks, widths, shape, data, endless, start, compiled)
+    trained = train(model, data, recipe, begin=begin, compiled=compiled)
     setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
     setting += ", cosine" if recipe.decay is None else ""
     row = dict(experiment="decoder", setting=setting, seed=recipe.seed)

@@ -14,7 +14,7 @@ from lib.runs import keep_rows, losses_by_half
 from lib.stats import over_seeds
 from lib.swap import next_token_losses
 from lib.text import Windows, cut_windows, load_corpus
-from lib.train import Recipe, train, train_tokenizer, worth_compiling
+from lib.train import Recipe, train, train_tokenizer
 
 
 @step(version=1)
@@ -25,10 +25,13 @@ def trunk(
     data: Windows,
     recipe: Recipe,
     start: str,
+    compiled: bool = False,
 ) -> dict:
     """The state (see lib.train) of a decoder after marks[-1] steps at a constant rate; it goes on
     from the trunk of the marks before, so that each piece is trained once."""
-    begin = trunk(marks[:-1], widths, shape, data, recipe, start) if len(marks) > 1 else None
+    begin = None
+    if len(marks) > 1:
+        begin = trunk(marks[:-1], widths, shape, data, recipe, start, compiled)
     model = build_decoder(widths, shape, start=start, seed=recipe.seed)
     states: list[dict] = []
 
@@ -36,7 +39,6 @@ def trunk(
         states.append(state())
 
     constant = replace(recipe, steps=marks[-1], decay=0)
-    compiled = worth_compiling(marks[-1])
     train(model, data, constant, look=keep, at=(marks[-1],), begin=begin, compiled=compiled)
     return states[-1]
 

@@ -1,8 +1,9 @@
 """Train a small decoder language model: the loop behind data/models, decoders and mixers."""
 
+import contextlib
 import math
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import ByteLevelBPETokenizer
+from torch import nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, get_scheduler
@@ -94,13 +96,14 @@ def train(
     )
     rate = schedule.lr_lambdas[0]  # of the peak, at a step
     wrapped, optimizer = accelerator.prepare(model, plain)
-    loss_of, layers = next_token_loss, []
+    loss_of = next_token_loss
+    forwards: dict[nn.Module, Callable] = {}
     if compiled:
-        loss_of, layers = torch.compile(next_token_loss), [*model.model.layers]
+        loss_of = torch.compile(next_token_loss)
         # Each width of an FFN is built once; the default gives up after eight.
-        torch._dynamo.config.recompile_limit = 256
-    for layer in layers:
-        layer.forward = torch.compile(layer.forward)
+        forwards = {
+            layer: torch.compile(layer.forward, recompile_limit=256) for layer in model.model.layers
+        }
     begin = _newest(checkpoints) or begin
     losses = _restore(begin, model, plain) if begin else []
     # Every window once, then all again in another order, as long as there are steps.
@@ -121,7 +124,9 @@ def train(
         wrapped.train()
         chosen = order[step * recipe.batch : (step + 1) * recipe.batch][share]
         tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=on_gpu or recipe.bfloat16):
+        in_bfloat16 = on_gpu or recipe.bfloat16
+        rounded = torch.autocast(tokens.device.type, torch.bfloat16, enabled=in_bfloat16)
+        with rounded, _placed(forwards):
             logits = wrapped(tokens, use_cache=False).logits
         loss = loss_of(logits, tokens)
         for group in plain.param_groups:
@@ -137,8 +142,6 @@ def train(
             bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_second=speed, refresh=False)
     if losses and not math.isfinite(losses[-1]):
         raise InputError(f"the training diverged at rate {recipe.lr}: give a smaller one.")
-    for layer in layers:
-        del layer.forward  # the class's own again
     model.eval()
     if checkpoints and accelerator.is_main_process:
         shutil.rmtree(checkpoints, ignore_errors=True)
@@ -153,6 +156,18 @@ def worth_compiling(steps: int) -> bool:
 def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """The mean loss in nats of predicting each next token of a batch."""
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+@contextlib.contextmanager
+def _placed(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
+    """While open, these modules have these forward passes; then their own again."""
+    try:
+        for module, forward in forwards.items():
+            module.forward = forward
+        yield
+    finally:
+        for module in forwards:
+            vars(module).pop("forward", None)
 
 
 def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: list) -> State:

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lib.affine import constant
 from lib.errors import InputError
+from lib.finetune import _first_maps, stand_in
 from lib.gates import measure_needs
 from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear import fit_maps, score
@@ -103,6 +104,23 @@ def test_an_ffn_that_is_no_module_of_its_own_is_refused(kind):
         as_subject(build(kind, REFUSED[kind]), name=kind)
 
 
+def same_maps(subject, windows) -> bool:
+    """Whether maps fitted in one walk are those of the model with each put in before the next."""
+    walked = _first_maps(subject, windows, (0, 2), "map")
+    first = stand_in(subject, windows, 0, "map")
+    with swap(subject.blocks[0], first):
+        second = stand_in(subject, windows, 2, "map")
+    pairs = [(walked[0], first), (walked[2], second)]
+    x = torch.randn(50, subject.d_model, generator=torch.Generator().manual_seed(0))
+    return all(torch.allclose(a(x), b(x), atol=1e-3 * b(x).abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_maps_by_depth_are_those_fitted_one_by_one(kind, windows):
+    """Also where a layer does more with the FFN's output than add it (Gemma, OLMo, Granite)."""
+    assert same_maps(as_subject(build(kind, READ[kind][1]), name=kind), windows)
+
+
 class StartingTokenizer:
     """Letters as tokens, with token 1 in front of a text, as Gemma's and Llama's tokenizers do."""
 
@@ -120,6 +138,10 @@ def starting(request):
     tokenizer = StartingTokenizer()
     texts = ["the quick brown fox jumps over the lazy dog " * 9] * 2 + ["a b c d e f g h " * 24] * 6
     return as_subject(model, tokenizer, "starting"), cut_windows(texts, tokenizer, 24)
+
+
+def test_maps_by_depth_leave_the_start_token_to_the_ffn(starting):
+    assert same_maps(*starting)
 
 
 def test_what_is_predicted_at_the_start_token_is_not_scored(starting):
