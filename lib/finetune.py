@@ -34,10 +34,10 @@ from lib.swap import batch_size, losses
 from lib.text import Windows
 from lib.train import Recipe, train
 
-STAND_INS = ("none", "map", "trained map", "repaired", "deleted", "narrow")
-"""what takes an FFN's place: the FFN itself; its affine map, frozen; a matrix that begins as the
-map and is trained; the map with the FFN kept on massive activations; nothing; the FFN with as many
-parameters as the map, trained (in the first stage its units are those of the intact model)"""
+STAND_INS = ("none", "map", "repaired", "deleted", "narrow")
+"""what takes an FFN's place: the FFN itself; its affine map, frozen; the map with the FFN kept on
+massive activations; nothing; the FFN with as many parameters as the map, trained (in the first
+stage its units are those of the intact model)"""
 RIDGE = 0.01
 """of the maps, as Balogh Eq. 3"""
 MEASURED = ["experiment", "text", "step", "document", "loss"]
@@ -238,9 +238,6 @@ def _first_stand_ins(subject: Subject, fit: Windows, arm: Arm) -> dict[int, nn.M
         return {}
     if arm.stand_in == "narrow":
         return narrow_ffns(subject, fit, blocks)
-    if arm.stand_in == "trained map":
-        maps = _first_maps(subject, fit, blocks, "map")
-        return {block: as_matrix(affine) for block, affine in maps.items()}
     return _first_maps(subject, fit, blocks, arm.stand_in)
 
 
@@ -341,35 +338,26 @@ def stand_in(subject: Subject, fit: Windows, block: int, kind: str) -> nn.Module
         massive = norm > MASSIVE * norm.median()
         if massive.any() and massive.sum() < len(y) / 10:
             return repair(Moments.of(x[~massive], y[~massive]), x[massive])
-    found = plain_map(x, y)
-    return as_matrix(found) if kind == "trained map" else found
+    return plain_map(x, y)
 
 
 def plain_map(x: torch.Tensor, y: torch.Tensor) -> AffineMap:
     """The affine map of rows y [n, d] on x [n, d], as Balogh Eq. 3."""
-    found = svd_ridge(x, y, RIDGE)
-    return AffineMap(found.weight.float(), found.bias.float())
-
-
-def as_matrix(affine: AffineMap) -> nn.Linear:
-    """A map as a matrix with its bias, both of which can be trained."""
-    matrix = nn.Linear(*affine.weight.shape)
-    matrix.weight.data.copy_(affine.weight.T)
-    matrix.bias.data.copy_(affine.bias)
-    return matrix
+    affine = svd_ridge(x, y, RIDGE)
+    return AffineMap(affine.weight.float(), affine.bias.float())
 
 
 def narrow_ffns(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[int, nn.Module]:
     """{block: FFN} with as many hidden units as fill a map's parameters, the largest ones."""
     d_model = subject.d_model
     largest = largest_units(subject, fit, blocks)
-    found = {}
+    narrow = {}
     for block in blocks:
         ffn = subject.blocks[block].ffn
         of_unit = subject.blocks[block].n_params // len(unit_columns(ffn, d_model))
         n_units = (d_model * d_model + d_model) // of_unit
-        found[block] = narrowed(ffn, d_model, largest[block][:n_units].sort().values)
-    return found
+        narrow[block] = narrowed(ffn, d_model, largest[block][:n_units].sort().values)
+    return narrow
 
 
 def largest_units(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[int, torch.Tensor]:

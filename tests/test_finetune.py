@@ -74,7 +74,7 @@ def test_maps_stay_and_the_subject_is_not_touched(given, own_cache):
 
 def test_an_empty_first_stage_is_no_stage(given, own_cache):
     """For every stand-in that a first stage fits together."""
-    for kind in ("map", "trained map", "narrow"):
+    for kind in ("map", "narrow"):
         arm = Arm(kind, ((), (2,)), (1, 1))
         assert len(train_arm(given, arm, {"test": (0, 2)}, weights=False).losses)
 
@@ -99,21 +99,9 @@ def test_a_kept_ffn_gets_no_gradient(subject):
             assert p.requires_grad == (id(p) not in inside)
 
 
-def test_a_trained_map_begins_as_the_map_and_is_trained(given):
-    subject, fit, *_ = given
-    copied = copy_of(subject)
-    frozen, trained = (stand_in(copied, fit, 2, kind) for kind in ("map", "trained map"))
-    x = torch.randn(3, subject.d_model)
-    assert torch.allclose(frozen(x), trained(x), atol=1e-5)
-    for module, n_trained in ((frozen, 0), (trained, 2)):
-        with swap(copied.blocks[2], module):
-            _free(copied, norms=True)
-            assert sum(p.requires_grad for p in module.parameters()) == n_trained
-
-
 def test_step_zero_is_the_model_with_its_stand_ins_in(given, own_cache):
     subject, fit, _, tests = given
-    for kind in ("none", "map", "trained map", "deleted", "narrow"):
+    for kind in ("none", "map", "deleted", "narrow"):
         stages = ((),) if kind == "none" else ((2,),)
         found = train_arm(given, Arm(kind, stages, (1,)), {"test": (0,)}, weights=False).losses
         module = subject.blocks[2].original
