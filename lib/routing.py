@@ -306,14 +306,10 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
     One walk down the blocks with the residual streams of all windows in memory.
     """
     found = _refit(subject, windows, modules)
-    new = {}
-    for b, module in modules.items():
-        affine = found[b].to(subject.device)
-        new[b] = Routed(module.ffn, module.surrogate.with_affine(affine), module.router)
-    return new
+    return {b: _with_map(module, found[b].to(subject.device)) for b, module in modules.items()}
 
 
-@step(version=2)
+@step(version=3)
 @torch.no_grad()
 def _refit(
     subject: Subject, windows: Windows, modules: Mapping[int, Routed]
@@ -322,29 +318,39 @@ def _refit(
     streams = capture_residual(subject, windows, [0])[0].to(subject.device)
     found: dict = {}
     for b in tqdm(range(len(subject)), desc="refits", delay=2, leave=False):
-        rows = []  # x and y of the FFN, each [batch, position, d], batch by batch
-        for batch in batches:
-            x, y, streams[batch] = block_pass(subject, b, windows.tokens[batch], streams[batch])
-            rows.append((x, y))
-        if b not in modules:
-            continue
-        module = modules[b]
-        used = [_routed_positions(module, x, subject.n_start) for x, _ in rows]
-        x = torch.cat([x[at] for (x, _), at in zip(rows, used)])
-        y = torch.cat([y[at] for (_, y), at in zip(rows, used)])
-        affine = shrunk_fit(x, y, module.surrogate) if len(x) else module.surrogate
-        found[b] = AffineMap(affine.weight.float(), affine.bias.float())
-        # The stream goes on with the new map's output in the place of the FFN's: FFNs add to it.
-        for batch, (x, y), at in zip(batches, rows, used):
-            streams[batch] += torch.where(at[..., None], found[b](x) - y, 0.0)
+        here = subject.blocks[b].ffn
+        if b in modules:
+            x, y = _routed_rows(subject, windows, modules[b], b, streams)
+            affine = shrunk_fit(x, y, modules[b].surrogate) if len(x) else modules[b].surrogate
+            found[b] = AffineMap(affine.weight.float(), affine.bias.float())
+            here = _with_map(modules[b], found[b])
+        # The stream goes on as the routed model has it.
+        with swap(subject.blocks[b], here):
+            for batch in batches:
+                tokens = windows.tokens[batch]
+                *_, streams[batch] = block_pass(subject, b, tokens, streams[batch])
     return found
 
 
-def _routed_positions(module: Routed, x: torch.Tensor, n_start: int) -> torch.Tensor:
-    """Where the map is used, [batch, position] bool: never on a start token."""
-    used = module.used(x)
-    used[:, :n_start] = False
-    return used
+def _routed_rows(
+    subject: Subject, windows: Windows, module: Routed, block: int, streams: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and y of a block's FFN, both [rows, d], at the positions that its router sends to the map;
+    `streams` [n, position, d] enters the block."""
+    rows_x, rows_y = [], []
+    for start in range(0, len(windows), BATCH):
+        batch = slice(start, start + BATCH)
+        x, y, _ = block_pass(subject, block, windows.tokens[batch], streams[batch])
+        used = module.used(x)
+        used[:, : subject.n_start] = False  # a start token stays with the FFN
+        rows_x.append(x[used])
+        rows_y.append(y[used])
+    return torch.cat(rows_x), torch.cat(rows_y)
+
+
+def _with_map(module: Routed, affine: AffineMap) -> Routed:
+    """The same routing to another map."""
+    return Routed(module.ffn, module.surrogate.with_affine(affine), module.router)
 
 
 def shrunk_fit(x: torch.Tensor, y: torch.Tensor, old: AffineMap) -> AffineMap:

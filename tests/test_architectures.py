@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from lib.affine import constant
 from lib.errors import InputError
 from lib.finetune import _first_maps, stand_in
-from lib.gates import measure_needs
+from lib.gates import Routed, measure_needs
 from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear import fit_maps, score
 from lib.model import as_subject
-from lib.routing import Routers, evaluate, learn_errors, refit
+from lib.routing import Routers, evaluate, learn_errors, refit, shrunk_fit
 from lib.swap import losses, sweep
 from lib.text import Windows, cut_windows
 
@@ -119,6 +119,26 @@ def same_maps(subject, windows) -> bool:
 def test_maps_by_depth_are_those_fitted_one_by_one(kind, windows):
     """Also where a layer does more with the FFN's output than add it (Gemma, OLMo, Granite)."""
     assert same_maps(as_subject(build(kind, READ[kind][1]), name=kind), windows)
+
+
+class Everywhere(torch.nn.Module):
+    """A router that sends every position to the map."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ones(x.shape[:-1], dtype=torch.bool)
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_refits_walk_on_the_routed_model(kind, windows):
+    """A later map is fitted on what the model with the earlier one computes, in any layer."""
+    subject = as_subject(build(kind, READ[kind][1]), name=kind)
+    old = fit_maps(subject, windows).plain
+    modules = {b: Routed(subject.blocks[b].ffn, old[b], Everywhere()) for b in (0, 2)}
+    found = {b: module.surrogate for b, module in refit(subject, windows, modules).items()}
+    with swap(subject.blocks[0], found[0]):
+        x, y = (rows.flatten(0, 1) for rows in capture(subject, windows, [2])[2])
+    by_hand = shrunk_fit(x, y, old[2])(x)
+    torch.testing.assert_close(found[2](x), by_hand, atol=float(1e-3 * by_hand.abs().max()), rtol=0)
 
 
 class StartingTokenizer:
