@@ -13,7 +13,8 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     gates   tokens    sparse        need, gates, routed FFNs; token and context; small entries out
     routing                         routers for all blocks, their thresholds, refits, the cost of it
     train   runs    decoder         the training loop; kept trainings; a width in every layer
-    finetune mixing pretraining     FFNs replaced in training; linear models; trained decoders
+    stand_ins finetune              what takes an FFN's place; fine-tuning a model with it
+    mixing  pretraining             linear models; trained decoders
     mixerlab mixers lab             mixers compared; those of the third edition; decoders compared
     softgates                       gates between an FFN and its map, after such a training
     allocation tasks                where in depth the width goes; last words and told facts

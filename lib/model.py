@@ -6,6 +6,7 @@ only child that maps [.., d] to [.., d] position by position.
 """
 
 import contextlib
+import copy
 import hashlib
 import os
 import re
@@ -294,6 +295,11 @@ def as_subject(
         blocks.append(Block(index, layer, ffn_name, d, getattr(layer, ffn_name), n_start))
     tuples, versions = _confirm(model, blocks), weight_versions(model)
     return Subject(name, model, tokenizer, tuple(blocks), tuples, recipe, versions, start)
+
+
+def copy_of(subject: Subject) -> Subject:
+    """The subject with a model of its own, which may be changed."""
+    return as_subject(copy.deepcopy(subject.model), subject.tokenizer, subject.name)
 
 
 def find_layers(model: nn.Module) -> nn.ModuleList:

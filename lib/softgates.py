@@ -16,15 +16,14 @@ from lib.finetune import (
     MEASURED,
     Arm,
     check_arm,
-    copy_of,
     keep_losses,
     kept_losses,
     measure,
-    stand_in,
     tuned,
 )
 from lib.hooks import swap
-from lib.model import Subject
+from lib.model import Subject, copy_of
+from lib.stand_ins import stand_in
 from lib.swap import batch_size
 from lib.text import Windows
 

@@ -10,12 +10,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lib.affine import constant
 from lib.errors import InputError
-from lib.finetune import _first_maps, stand_in
 from lib.gates import Routed, measure_needs
 from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear import fit_maps, score
 from lib.model import as_subject
 from lib.routing import Routers, evaluate, learn_errors, refit, shrunk_fit
+from lib.stand_ins import first_maps, stand_in
 from lib.swap import losses, sweep
 from lib.text import Windows, cut_windows
 
@@ -106,7 +106,7 @@ def test_an_ffn_that_is_no_module_of_its_own_is_refused(kind):
 
 def same_maps(subject, windows) -> bool:
     """Whether maps fitted in one walk are those of the model with each put in before the next."""
-    walked = _first_maps(subject, windows, (0, 2), "map")
+    walked = first_maps(subject, windows, (0, 2), "map")
     first = stand_in(subject, windows, 0, "map")
     with swap(subject.blocks[0], first):
         second = stand_in(subject, windows, 2, "map")

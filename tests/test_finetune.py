@@ -14,17 +14,15 @@ from lib.finetune import (
     _fine_tune,
     _free,
     centre_out,
-    copy_of,
     fine_tune,
-    largest_units,
     measure,
-    narrowed,
-    stand_in,
 )
 from lib.hooks import capture, swap
+from lib.model import copy_of
 from lib.runs import kept_rows
 from lib.softgates import Gating, SoftGate, train_gates
 from lib.sparse import parts
+from lib.stand_ins import largest_units, narrowed, stand_in, unit_columns
 from lib.swap import losses
 from lib.text import cut_windows
 
@@ -219,7 +217,7 @@ def test_a_narrow_ffn_has_the_largest_units(each_subject, text):
     block = each_subject.blocks[1]
     x, y = capture(each_subject, fit, [1])[1]
     found = parts(block.ffn, each_subject.d_model)
-    d_ff = len(finetune.unit_columns(block.ffn, each_subject.d_model))
+    d_ff = len(unit_columns(block.ffn, each_subject.d_model))
     everything = narrowed(block.ffn, each_subject.d_model, torch.arange(d_ff))
     assert torch.allclose(everything(x), y, atol=1e-5)
     # By hand: the writer's input, unit by unit.
@@ -227,7 +225,7 @@ def test_a_narrow_ffn_has_the_largest_units(each_subject, text):
     handle = found.writer.register_forward_hook(lambda _, args, __: hidden.append(args[0]))
     block.ffn(x)
     handle.remove()
-    columns = finetune.unit_columns(block.ffn, each_subject.d_model)
+    columns = unit_columns(block.ffn, each_subject.d_model)
     size = hidden[0].abs().flatten(0, 1).mean(0) * columns.norm(dim=1)
     expected = size.argsort(descending=True)[:5].sort().values
     ranked = largest_units(each_subject, fit, [0, 1])
