@@ -53,9 +53,8 @@ class RepairedMap(AffineMap):
 
     def with_affine(self, affine: AffineMap) -> "RepairedMap":
         """This map with the weight and bias of another; the FFN stays on the same positions."""
-        return RepairedMap(
-            affine.weight, affine.bias, self.direction, self.threshold, affine.recipe
-        )
+        recipe = affine.recipe and self.recipe and f"{affine.recipe} repaired as {self.recipe}"
+        return RepairedMap(affine.weight, affine.bias, self.direction, self.threshold, recipe)
 
 
 def constant(value: torch.Tensor, recipe: str | None = None) -> AffineMap:

@@ -142,7 +142,8 @@ def _recipe(value) -> str | None:
         parts = [_recipe(v) for v in value]
         return None if None in parts else f"({', '.join(parts)})"
     if is_dataclass(value) and not hasattr(value, "recipe"):
-        return f"{type(value).__name__}{_recipe(vars(value))}"
+        fields = _recipe(vars(value))
+        return fields and f"{type(value).__name__}{fields}"
     if hasattr(value, "recipe_now"):  # a model, which may have been changed since it was loaded
         return value.recipe_now
     return getattr(value, "recipe", None)
@@ -158,13 +159,16 @@ def pack(result) -> dict[str, np.ndarray]:
 def _outline(value, path: str, arrays: dict[str, np.ndarray]):
     """What stands at `path` of a result, as JSON; its arrays are added to `arrays`."""
     inside = f"{path}." if path else ""
-    if isinstance(value, torch.Tensor):
-        arrays[path or "result"] = value.detach().cpu().numpy()
-        return {"tensor": path or "result"}
-    if isinstance(value, np.ndarray | pd.Series):
+    if isinstance(value, torch.Tensor | np.ndarray | pd.Series):
+        name = path or "result"
+        if name in arrays or name in (OUTLINE, USED):
+            raise ValueError(f"a result has two arrays of the name {name}")
+        if isinstance(value, torch.Tensor):
+            arrays[name] = value.detach().cpu().numpy()
+            return {"tensor": name}
         array = np.asarray(value)
-        arrays[path or "result"] = array.astype(str) if array.dtype == object else array
-        return {"array": path or "result"}
+        arrays[name] = array.astype(str) if array.dtype == object else array
+        return {"array": name}
     if isinstance(value, pd.DataFrame):
         columns = {str(c): _outline(value[c], f"{inside}{c}", arrays) for c in value}
         return {"frame": columns}

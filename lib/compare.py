@@ -188,9 +188,9 @@ class _Unit:
 
 
 def _listed(values: Values | None, like: Values | None = None) -> list[Interval | None]:
-    """One Interval for each unit; a number has no interval."""
+    """One Interval for each unit; a number has no interval, and None is as many as `like`."""
     if values is None:
-        return [None] * len(_listed(like))
+        return [None] * (1 if like is None else len(_listed(like)))
     if isinstance(values, Interval):
         return [values]
     if isinstance(values, int | float | np.number):
@@ -316,29 +316,53 @@ def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> 
     i = value if isinstance(value, Interval) else Interval(float(value), np.nan, np.nan)
     if not np.isfinite(i.value):
         return "–"
-    scale, end = (100, "%") if unit.startswith(("relative change", "share")) else (1, "")
-    scale, end = (100, " points") if unit == "points" else (scale, end)
-    plus = "+" if signed or unit.startswith("relative change") else ""
-    if unit.startswith("relative change") and i.value >= 10 and not (signed or np.isfinite(i.low)):
+    is_change = unit.startswith("relative change")
+    as_factor = is_change and not signed  # what is signed is a difference, and no factor
+    plus = "+" if signed or is_change else ""
+    scale, end = _scale_and_end(unit)
+    # A value without an interval.
+    if as_factor and i.value >= 10 and not np.isfinite(i.low):
         return f"×{1 + i.value:,.0f}"
     width = scale * (i.high - i.low)
     if not np.isfinite(width) or width <= 0:
         return _number(f"{scale * i.value:{plus}.3g}") + end
+    # Thousands are rounded, to two digits or as many as the width deserves.
     if abs(scale * i.value) >= 1000:
-        ends = [i.value, i.low, i.high]
-        if unit.startswith("relative change") and not signed:
-            factors = [f"{float(f'{1 + v:.2g}'):,.0f}" for v in ends]
-            return f"×{factors[0]} [{factors[1]}, {factors[2]}]"
-        numbers = [f"{float(f'{scale * v:.2g}'):,.0f}" for v in ends]
-        numbers[0] = f"{plus if i.value > 0 else ''}{numbers[0]}"
-        return _number(f"{numbers[0]}{end} [{numbers[1]}, {numbers[2]}]")
+        offset = 1 if as_factor else 0
+        multiplied = [(1 if as_factor else scale) * part + offset for part in i]
+        middle, low, high = (_rounded(part, multiplied[2] - multiplied[1]) for part in multiplied)
+        if as_factor:
+            return f"×{middle} [{low}, {high}]"
+        if i.value > 0:
+            middle = plus + middle
+        return _number(f"{middle}{end} [{low}, {high}]")
     digits = int(np.clip(1 - np.floor(np.log10(width)), 0, 4))
-    low, high = (f"{scale * v:.{digits}f}" for v in (i.low, i.high))
-    return _number(f"{scale * i.value:{plus}.{digits}f}{end} [{low}, {high}]")
+    middle = f"{scale * i.value:{plus}.{digits}f}"
+    low, high = f"{scale * i.low:.{digits}f}", f"{scale * i.high:.{digits}f}"
+    return _number(f"{middle}{end} [{low}, {high}]")
+
+
+def _scale_and_end(unit: str) -> tuple[int, str]:
+    """What a value of this unit is multiplied by where it is shown, and what follows it."""
+    if unit == "points":
+        return 100, " points"
+    if unit.startswith(("relative change", "share")):
+        return 100, "%"
+    return 1, ""
+
+
+def _rounded(value: float, width: float) -> str:
+    """A large number in two significant digits, or in more where an interval is narrower: 49,974
+    is 50,000, or within ±4 49,974."""
+    if value == 0:
+        return "0"
+    digits = np.floor(np.log10(abs(value))) - np.floor(np.log10(width)) + 1
+    rounded = float(f"{value:.{max(2, int(digits))}g}")
+    return f"{rounded:,.0f}"
 
 
 def _number(text: str) -> str:
-    """A real minus sign, none before a zero, and no exponent with leading zeros."""
+    """A real minus sign, none before a zero, and a positive exponent of one digit as one digit."""
     return re.sub(r"[+-](0(\.0+)?)(?![\d.])", r"\1", text).replace("e+0", "e").replace("-", "−")
 
 
@@ -347,13 +371,23 @@ def as_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     nothing = Interval(np.nan, np.nan, np.nan)
     kept = []
     for c in comparisons:
-        control, difference = c.control or nothing, c.difference or nothing
+        control = nothing if c.control is None else c.control
+        difference = nothing if c.difference is None else c.difference
         kept.append(
-            {"id": c.id, "outcome": c.outcome}
-            | {"value": c.here.value, "low": c.here.low, "high": c.here.high}
-            | {f"control{end}": v for end, v in zip(("", "_low", "_high"), control)}
-            | {f"difference{end}": v for end, v in zip(("", "_low", "_high"), difference)}
-            | {"note": c.note}
+            {
+                "id": c.id,
+                "outcome": c.outcome,
+                "value": c.here.value,
+                "low": c.here.low,
+                "high": c.here.high,
+                "control": control.value,
+                "control_low": control.low,
+                "control_high": control.high,
+                "difference": difference.value,
+                "difference_low": difference.low,
+                "difference_high": difference.high,
+                "note": c.note,
+            }
         )
     return pd.DataFrame(kept)
 
@@ -361,22 +395,23 @@ def as_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 def from_table(path: Path) -> list[Comparison]:
     """The judged rows that `as_table` kept; those no longer registered are left out."""
     table = pd.read_csv(path).fillna({"note": ""})
+    table = table[table["id"].isin(rows().index)]
     comparisons = []
-    for kept in table.to_dict("records"):
-        if kept["id"] not in rows().index:
-            continue
-
-        def interval(name: str, kept=kept) -> Interval | None:
-            value = kept[name or "value"]
-            found = Interval(
-                value, kept[f"{name}_low".lstrip("_")], kept[f"{name}_high".lstrip("_")]
-            )
-            return found if np.isfinite(value) else None
-
-        here = interval("") or Interval(np.nan, np.nan, np.nan)
-        parts = (interval("control"), interval("difference"))
-        comparisons.append(Comparison(kept["id"], kept["outcome"], here, *parts, kept["note"]))
+    for row in table.to_dict("records"):
+        here = Interval(row["value"], row["low"], row["high"])
+        control = _kept_interval(row, "control")
+        difference = _kept_interval(row, "difference")
+        comparisons.append(
+            Comparison(row["id"], row["outcome"], here, control, difference, row["note"])
+        )
     return comparisons
+
+
+def _kept_interval(row: dict, name: str) -> Interval | None:
+    """The interval in three columns of a kept row; None where they are empty."""
+    if not np.isfinite(row[name]):
+        return None
+    return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
 KEY = {

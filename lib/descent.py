@@ -54,7 +54,7 @@ def descend(
 
     As the author's code has it: minibatches of 256 rows with replacement, no weight decay, raw x
     and y. `whiten` decorrelates x first. Trained on the first four fifths of the fit rows. Raises
-    InputError for an unknown optimizer and where the training diverges.
+    InputError for an unknown optimizer; where the training diverges, errors are not finite.
     """
     if optimizer not in SOLVERS:
         raise InputError(f"optimizer {optimizer!r} is unknown: use 'sgd' or 'adamw'.")

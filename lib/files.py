@@ -24,6 +24,8 @@ def whole(target: Path) -> Iterator[Path]:
             shutil.rmtree(target)
         os.replace(part, target)
     except OSError as error:
+        if error.errno is None:  # a library's own error in the body, not the system's
+            raise
         raise InputError(
             f"{target.name} could not be written into {target.parent} ({error.strerror or error}): "
             "make room there, or set $NONLINEARITY_CACHE to a folder of your own."

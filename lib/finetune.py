@@ -105,8 +105,8 @@ def fine_tune(
     marks: Mapping[str, Sequence[int]],
     weights: bool = False,
 ) -> pd.DataFrame:
-    """Losses of a copy of the model while an arm is trained, one row a document: text, step,
-    document, loss (the mean over its predictions, nats).
+    """Losses of a copy of the model while an arm is trained, one row a document: experiment
+    (always "fine-tuned"), text, step, document, loss (the mean over its predictions, nats).
 
     Stand-ins are fitted on `fit`; `data` are the windows to train on, one a step. Each text of
     `tests` is evaluated at its steps in `marks`; step 0 is after the first stage's replacement.
@@ -129,7 +129,10 @@ def tuned(
     marks: Mapping[str, Sequence[int]],
 ) -> Tuned:
     """What `fine_tune` with the same arguments gave, with the weights after its first stage; it is
-    trained again unless these are in the cache."""
+    trained again unless these are in the cache. Raises InputError for narrow FFNs, which no cache
+    keeps."""
+    if arm.stand_in == "narrow":
+        raise InputError("the weights of narrow FFNs are not kept: use fine_tune for their losses.")
     return _fine_tune(subject, arm, fit, data, dict(tests), dict(marks), weights=True)
 
 
@@ -155,6 +158,10 @@ def check_arm(subject: Subject, arm: Arm, data: Windows) -> None:
     """Raises InputError for an arm that this model or text cannot have."""
     if arm.stand_in not in STAND_INS:
         raise unknown("stand-in", arm.stand_in, [*STAND_INS])
+    if arm.stand_in == "none" and arm.replaced:
+        raise InputError(f"nothing replaces blocks {arm.replaced}: name a stand-in, or no blocks.")
+    if arm.stand_in == "narrow" and any(arm.stages[:-1]):
+        raise InputError("narrow FFNs are put in at one stage only: give one stage of blocks.")
     for block in arm.replaced:
         get_block(subject, block)
     if len(arm.stages) != len(arm.steps):

@@ -30,6 +30,8 @@ KINDS = ("linear", "b=1", "b=3", "b=6")
 """Table 1's gates as the author's code has them: logistic regression on x, or on its first 2b
 principal components. (Table 1 prints a ReLU for b=1; his code has none, so all four are
 hyperplanes.)"""
+N_COMPONENTS = {"b=1": 2, "b=3": 6, "b=6": 12}
+"""principal components that a gate of Table 1 reads, 2b; "linear" reads x itself"""
 
 
 class GateText(NamedTuple):
@@ -132,8 +134,12 @@ class Gate(nn.Module):
         """The gate that says yes to this share of the rows x [..., d]."""
         check_share(share)
         # At either end the cut lies beyond every score, of other rows too.
-        ends = {0: np.inf, 1: -np.inf}
-        cut = ends.get(share, float(np.quantile(self.score(x).cpu().numpy(), 1 - share)))
+        if share == 0:
+            cut = np.inf
+        elif share == 1:
+            cut = -np.inf
+        else:
+            cut = float(np.quantile(self.score(x).cpu().numpy(), 1 - share))
         recipe = self.recipe and f"{self.recipe} cut at {cut!r}"
         return Gate(self.weights, self.biases, cut, self.relu, recipe)
 
@@ -147,7 +153,8 @@ def check_share(share: float) -> None:
 def needless(need: np.ndarray) -> np.ndarray:
     """The paper's labels, §3.2: true where the need is at most its median; where fewer than 5% of
     the positions gain from the map, at most its 25th percentile."""
-    return need <= np.quantile(need, 0.5 if (need < 0).mean() >= 0.05 else 0.25)
+    enough_gain = (need < 0).mean() >= 0.05
+    return need <= np.quantile(need, 0.5 if enough_gain else 0.25)
 
 
 def fit_gate(
@@ -178,8 +185,8 @@ def fit_gate(
     scale = StandardScaler().fit(x)
     z = scale.transform(x)
     layers: list[tuple[np.ndarray, np.ndarray]] = []  # (weight [in, out], bias [out])
-    if kind != "linear":
-        pca = PCA(2 * int(kind[2:]), random_state=seed).fit(z)
+    if kind in N_COMPONENTS:
+        pca = PCA(N_COMPONENTS[kind], random_state=seed).fit(z)
         layers.append((pca.components_.T, -pca.mean_ @ pca.components_.T))
         z = pca.transform(z)
     found = LogisticRegression(C=1.0, max_iter=2_000).fit(z, label)
@@ -213,19 +220,20 @@ def fit_loss_gate(
 
     x [n, d] (standardized here, the scale folded in) and need [n], in nats.
     """
-    torch.manual_seed(seed)
     scale = StandardScaler().fit(x)
     z = torch.from_numpy(scale.transform(x)).float()
     delta = torch.from_numpy(np.asarray(need)).float()
-    net = nn.Sequential(nn.Linear(z.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, 1))
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    for _ in range(steps):
-        batch = torch.randint(len(z), (512,))
-        g = net(z[batch])[:, 0].sigmoid()
-        loss = (g * delta[batch]).mean() + 0.01 * g.mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(z.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+        for _ in range(steps):
+            batch = torch.randint(len(z), (512,))
+            g = net(z[batch])[:, 0].sigmoid()
+            loss = (g * delta[batch]).mean() + 0.01 * g.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
     layers = []
     for layer in (net[0], net[2]):
         weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()

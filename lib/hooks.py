@@ -240,33 +240,63 @@ class StandIn(nn.Module):
         return y
 
 
+def check_stand_in(block: Block, module: nn.Module) -> None:
+    """Raise InputError unless `module` maps the FFN's shape to itself. The module is moved to the
+    block's device and put into eval mode."""
+    if module is block.ffn:
+        return
+    like = next(block.layer.parameters())
+    x = torch.zeros(1, 2, block.d_model, device=like.device, dtype=like.dtype)
+    try:
+        y = module.to(like.device).eval()(x)
+        if y.shape == x.shape:
+            return
+        why = f"it maps {tuple(x.shape)} to {tuple(y.shape)}"
+    except Exception as error:  # whatever the reader's module raises is the reason
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+    raise InputError(
+        f"block {block.index}: {type(module).__name__} cannot stand in for an FFN of width "
+        f"{block.d_model} ({why}): give a module that maps [.., {block.d_model}] to the same."
+    )
+
+
 @contextlib.contextmanager
 def swap(block: Block, module: nn.Module) -> Iterator[None]:
     """Put `module` in the place of the block's FFN; the original returns however the body ends.
 
-    The FFN stays at the first position of a model whose windows begin with a start token, and where
-    the module says `massive`. Raises InputError if `module` does not map the FFN's shape to itself.
+    The module is moved to the block's device, in eval mode. The FFN stays at the first position of
+    a model whose windows begin with a start token, and where the module says `massive`. Raises
+    InputError if `module` does not map the FFN's shape to itself.
     """
-    original, like = block.ffn, next(block.layer.parameters())
-    if module is not original:
-        x = torch.zeros(1, 2, block.d_model, device=like.device, dtype=like.dtype)
-        try:
-            y = module.to(like.device).eval()(x)
-            why = "" if y.shape == x.shape else f"it maps {tuple(x.shape)} to {tuple(y.shape)}"
-        except Exception as error:  # whatever the reader's module raises is the reason
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-        if why:
-            raise InputError(
-                f"block {block.index}: {type(module).__name__} cannot stand in for an FFN of width "
-                f"{x.shape[-1]} ({why}): give a module that maps [.., {x.shape[-1]}] to the same."
-            )
+    check_stand_in(block, module)
+    original = block.ffn
+    placed = module
     keeps_some = block.n_start > 0 or hasattr(module, "massive")
-    placed = StandIn(original, module, block.n_start) if keeps_some else module
-    setattr(block.layer, block.ffn_name, original if module is original else placed)
+    if keeps_some and module is not original:
+        placed = StandIn(original, module, block.n_start)
+    setattr(block.layer, block.ffn_name, placed)
     try:
         yield
     finally:
         setattr(block.layer, block.ffn_name, original)
+
+
+@torch.no_grad()
+def advance(
+    subject: Subject, windows: Windows, index: int, module: nn.Module, streams: torch.Tensor
+) -> None:
+    """Let the residual streams of all windows, [n, position, d_model], pass block `index` with
+    `module` in its FFN's place: what entered is overwritten by what leaves."""
+    for rows in slices(len(windows)):
+        here = module.at(rows) if hasattr(module, "at") else module
+        with swap(get_block(subject, index), here):
+            _, _, leaving = block_pass(subject, index, windows.tokens[rows], streams[rows])
+        streams[rows] = leaving
+
+
+def slices(n: int, size: int = 16) -> list[slice]:
+    """n windows in batches of `size`."""
+    return [slice(start, start + size) for start in range(0, n, size)]
 
 
 class Replay(nn.Module):

@@ -67,7 +67,7 @@ class Lab:
         digest = train_decoder.recipe(*given)
         rows = kept_rows("decoder", digest) if digest else ()
         if len(rows):
-            return rows[["text", "half", "step", "loss"]]
+            return rows.fillna({"half": ""})[["text", "half", "step", "loss"]]
         return train_decoder(*given)["losses"]
 
     def model(self, widths: Sequence[int], seed: int, passes: float = 1) -> Decoder:
@@ -119,26 +119,33 @@ class Lab:
         if len(widths) != self.n_layers:
             raise InputError(f"{self.n_layers} layers were given {len(widths)} widths: one each.")
 
-        def steps_of(share: float) -> int:
-            return max(2, round(share * self.one_pass))
-
-        def branches_at(share: float) -> int:
-            return steps_of(share) - round(self.decay * steps_of(share))
-
-        n_steps = steps_of(passes)
+        steps = self._steps(passes)
         recipe = Recipe(
-            n_steps,
-            self.batch,
-            self.lr,
+            steps=steps,
+            batch=self.batch,
+            lr=self.lr,
             warmup=max(1, round(self.warmup * self.one_pass)),
-            decay=None if self.decay is None else round(self.decay * n_steps),
+            decay=None if self.decay is None else round(self.decay * steps),
             seed=seed,
         )
-        marks: tuple[int, ...] = ()
-        if self.decay is not None:  # WSD: shorter trainings branch off the trunk of longer ones
-            shares = sorted({0.5, 1, 2, passes})
-            marks = tuple(sorted({branches_at(share) for share in shares if share <= passes}))
+        marks = self._branch_steps(passes)
         return [*widths], self.shape, self.fit, self.tests, recipe, self.start, marks, self.curve
+
+    def _steps(self, passes: float) -> int:
+        return max(2, round(passes * self.one_pass))
+
+    def _branch_steps(self, passes: float) -> tuple[int, ...]:
+        """The steps at which trainings of half a pass, one, two and `passes` leave the trunk that
+        they share, as far as `passes` reaches: there the rate begins to fall (WSD). None with a
+        cosine, whose rate falls from the start."""
+        if self.decay is None:
+            return ()
+        branches = set()
+        for end in (0.5, 1, 2, passes):
+            if end <= passes:
+                steps = self._steps(end)
+                branches.add(steps - round(self.decay * steps))
+        return tuple(sorted(branches))
 
 
 def _widths_of(widths: Widths, seed: int) -> Sequence[int]:
@@ -210,6 +217,11 @@ def _train_one(job: Job) -> None:
         lab.train(widths, seed, p)
 
 
+def scatter(gains: np.ndarray) -> float:
+    """Standard deviation over seeds of a paired difference, [seeds]; nan for a single seed."""
+    return float(np.std(gains, ddof=1)) if len(gains) > 1 else float("nan")
+
+
 class Yardstick:
     """What doubling all widths gains, by which a report on allocation judges. Nothing is judged
     unless that is ten times the scatter over seeds of a paired difference."""
@@ -218,7 +230,7 @@ class Yardstick:
         self.gains = lab.gains(lab.doubled, seeds)
         """nats a token, [seeds], one pass"""
         self.gain = float(self.gains.mean())
-        self.scatter = float(self.gains.std(ddof=1)) if len(seeds) > 1 else float("nan")
+        self.scatter = scatter(self.gains)
         self.sees = bool(self.gain >= 10 * self.scatter)
 
     def __str__(self) -> str:
@@ -227,9 +239,15 @@ class Yardstick:
             f"{'judged' if self.sees else 'not judged'}"
         )
 
+    def finding(self, words: str) -> str:
+        """The words of a finding; where nothing can be judged, words that say so."""
+        return words if self.sees else f"Nothing can be judged here: {self}"
+
     def over(self, values: np.ndarray) -> Interval:
         """Mean over seeds with its t-interval; none where nothing can be judged."""
-        return over_seeds(values if self.sees else [np.mean(values)])
+        if not self.sees:
+            return Interval(float(np.mean(values)), np.nan, np.nan)
+        return over_seeds(values)
 
     def judge(
         self,
@@ -240,43 +258,70 @@ class Yardstick:
         others: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Judge a row by a gain: the control's losses [seeds] less those here. `others`: the same
-        gain under other recipes, {name: [seeds]}; the row says where its sign turns."""
+        gain under other recipes, {name: [seeds]}; the row gives each, and says where the sign
+        turns."""
         gain = self.over(control - here)
         elsewhere = {name: self.over(values) for name, values in (others or {}).items()}
-        note = sign_turns(gain, elsewhere)
+        note = under_other_recipes(gain, elsewhere)
         run.compare(id, gain, self.over(control), gain, note=note)
 
 
-def sign_turns(gain: Interval, others: Mapping[str, Interval]) -> str:
-    """The words "the sign turns with …" and the other recipes under which a gain excludes 0 on the
-    other side; empty where there are none."""
-    sign = np.sign(gain.value)
-    turned = [name for name, i in others.items() if max(sign * i.low, sign * i.high) < 0]
-    return f"the sign turns with {', '.join(turned)}" if turned else ""
+def under_other_recipes(gain: Interval, others: Mapping[str, Interval]) -> str:
+    """A gain under other recipes in words, and those with which its sign turns: where both exclude
+    0, on different sides."""
+    words = []
+    for name, other in others.items():
+        half_width = f" ± {other.high - other.value:.3f}" if np.isfinite(other.high) else ""
+        words.append(f"{name} {other.value:+.3f}{half_width}".replace("-", "−"))
+    turned = [name for name, other in others.items() if _sign(gain) * _sign(other) < 0]
+    if turned:
+        words.append(f"the sign turns with {', '.join(turned)}")
+    return "; ".join(words)
+
+
+def _sign(gain: Interval) -> int:
+    """1 or -1 where an interval excludes 0, else 0."""
+    return int(gain.low > 0) - int(gain.high < 0)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """What a profile fixes of a decoder, its tokenizer and its batches."""
+
+    d: int
+    heads: int
+    d_ff: int
+    n_ctx: int
+    vocab: int
+    batch: int
 
 
 def open_lab(run, corpus: str | None = None) -> Lab:
     """The texts, shape and recipe of a run's profile: on a mixture of three texts, or on one
     `corpus`. The laptop profile has what `study` has, for it reads the rows in data/runs; on
     another corpus it trains briefly."""
-    brief = run.profile == "laptop" and corpus is not None
-    mixture = run.pick(["wikipedia-sample"], MIXTURE, MIXTURE, ["fineweb-edu"])
-    texts = [load_corpus(name) for name in ([corpus] if corpus else mixture)]
-    documents = [d for text in texts for d in text.fit]
-    d, heads, d_ff, n_ctx, vocab, batch = run.pick(
-        smoke=(16, 2, 32, 16, 300, 4),
-        laptop=(32, 2, 80, 64, 512, 16),
-        study=(32, 2, 80, 64, 512, 16),
-        paper=(1_280, 20, 4_480, 1_024, 50_257, 288),  # Ikeda's 285M
+    tiny = _Size(d=16, heads=2, d_ff=32, n_ctx=16, vocab=300, batch=4)
+    small = _Size(d=32, heads=2, d_ff=80, n_ctx=64, vocab=512, batch=16)
+    ikeda = _Size(d=1_280, heads=20, d_ff=4_480, n_ctx=1_024, vocab=50_257, batch=288)  # 285M
+    size = run.pick(smoke=tiny, laptop=small, study=small, paper=ikeda)
+    # Texts, and a tokenizer of their own.
+    names = run.pick(
+        smoke=["wikipedia-sample"], laptop=MIXTURE, study=MIXTURE, paper=["fineweb-edu"]
     )
-    tokenizer = train_tokenizer(documents, vocab)
-    fit = cut_windows(documents, tokenizer, n_ctx, run.seed, "the fit text")
+    texts = [load_corpus(name) for name in ([corpus] if corpus else names)]
+    documents = [document for text in texts for document in text.fit]
+    tokenizer = train_tokenizer(documents, size.vocab)
+    fit = cut_windows(documents, tokenizer, size.n_ctx, run.seed, "the fit text")
     most = run.pick(smoke=32, laptop=1_600, study=1_600, paper=4_096)
     tests = {}
     for text in texts:
-        windows = cut_windows(text.test, tokenizer, n_ctx, run.seed, text.name)
+        windows = cut_windows(text.test, tokenizer, size.n_ctx, run.seed, text.name)
         tests[text.name] = windows[:most]
-    one_pass = len(fit) // batch
-    one_pass = run.pick(smoke=6, laptop=40 if brief else one_pass, study=one_pass, paper=20_000)
-    shape, lr = Shape(d, heads, vocab, n_ctx), run.pick(6e-3, 6e-3, 6e-3, 3e-4)
-    return Lab(fit, tests, tokenizer, shape, d_ff, one_pass, lr=lr, batch=batch)
+    # Length and rate of a training.
+    whole_text = len(fit) // size.batch
+    brief = run.profile == "laptop" and corpus is not None
+    of_laptop = 40 if brief else whole_text
+    one_pass = run.pick(smoke=6, laptop=of_laptop, study=whole_text, paper=20_000)
+    lr = run.pick(smoke=6e-3, laptop=6e-3, study=6e-3, paper=3e-4)
+    shape = Shape(size.d, size.heads, size.vocab, size.n_ctx)
+    return Lab(fit, tests, tokenizer, shape, size.d_ff, one_pass, lr=lr, batch=size.batch)

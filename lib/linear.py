@@ -68,52 +68,66 @@ def fit_maps(subject: Subject, windows: Windows) -> Fits:
         )
     at_budget: dict[int, dict[int, AffineMap]] = {}
     mended: dict[int, RepairedMap] = {}
-    by_block: dict[str, list] = {n: [] for n in ("limit", "massive", "variance_ratio", "condition")}
-    blocks = tqdm(zip(*_parts(subject, windows)), desc="fits", delay=2, leave=False)
-    for b, pieces in enumerate(blocks):
-        prefixes = list(accumulate(pieces, join))
-        sample = prefixes[-1]
-        for prefix in (*prefixes[:3], sample):  # three quarters serve nobody
-            maps = at_budget.setdefault(prefix.moments.n, {})
-            maps[b] = _single(prefix.moments.fit())
+    n_blocks = len(subject)
+    limit = np.empty(n_blocks, np.float32)
+    massive_share = np.empty(n_blocks)
+    variance_ratio = np.empty(n_blocks)
+    condition = np.empty((n_blocks, 2))
+    pieces = _pieces(subject, windows)  # [piece][block]
+    for b in tqdm(range(n_blocks), desc="fits", delay=2, leave=False):
+        # Nested prefixes of the windows; three quarters are in no learning curve.
+        prefixes = accumulate([piece[b] for piece in pieces], join)
+        eighth, quarter, half, _three_quarters, whole = prefixes
+        for prefix in (eighth, quarter, half, whole):
+            n_positions = prefix.moments.n
+            if n_positions not in at_budget:
+                at_budget[n_positions] = {}
+            at_budget[n_positions][b] = _single(prefix.moments.fit())
         # Massive activations, and a map of all other positions where there are any.
-        limit = MASSIVE * np.median(sample.norm)
-        massive = sample.norm.flatten()[sample.heavy] > limit
-        if massive.any() and massive.sum() < sample.moments.n / 10:
-            mended[b] = repair(bulk_moments(sample, limit), sample.x[massive])
-        variance, eigenvalues = sample.moments.syy, sample.moments.eigen[0]
-        by_block["limit"].append(limit)
-        by_block["massive"].append(massive.sum() / sample.moments.n)
-        by_block["variance_ratio"].append(float(variance.max() / variance.median()))
-        by_block["condition"].append([float(eigenvalues[-1] / eigenvalues[k]) for k in (0, 1)])
-    return Fits(at_budget, mended, **{name: np.array(rows) for name, rows in by_block.items()})
+        limit[b] = MASSIVE * np.median(whole.norm)
+        is_massive = whole.norm.flatten()[whole.heavy] > limit[b]  # [h], of the kept rows
+        if is_massive.any() and is_massive.sum() < whole.moments.n / 10:
+            mended[b] = repair(bulk_moments(whole, limit[b]), whole.x[is_massive])
+        massive_share[b] = is_massive.sum() / whole.moments.n
+        # How uneven the output features and the input directions are.
+        variance = whole.moments.syy
+        variance_ratio[b] = float(variance.max() / variance.median())
+        eigenvalues, _ = whole.moments.eigen  # ascending
+        condition[b, 0] = float(eigenvalues[-1] / eigenvalues[0])
+        condition[b, 1] = float(eigenvalues[-1] / eigenvalues[1])
+    return Fits(at_budget, mended, limit, massive_share, variance_ratio, condition)
 
 
-def _parts(subject: Subject, windows: Windows) -> list[list[BlockSample]]:
-    """Moments on five pieces of the windows, each a cached step: eighth, quarter, half, three
-    quarters and all are the sums of the first one to five."""
-    ends = [len(windows) * eighths // 8 for eighths in (1, 2, 4, 6, 8)]
-    return [collect(subject, windows[a:b]) for a, b in zip([0, *ends], ends)]
+def _pieces(subject: Subject, windows: Windows) -> list[list[BlockSample]]:
+    """Five consecutive pieces of the windows, each a cached step and a sample for each block. The
+    first one to five of them together are an eighth, a quarter, a half, three quarters and all."""
+    pieces, start = [], 0
+    for eighths in (1, 2, 4, 6, 8):
+        end = len(windows) * eighths // 8
+        pieces.append(collect(subject, windows[start:end]))
+        start = end
+    return pieces
 
 
 def gather(subject: Subject, windows: Windows) -> list[BlockSample]:
-    """Moments of every FFN on all windows, from the same pass as `fit_maps`."""
-    return [reduce(join, pieces) for pieces in zip(*_parts(subject, windows))]
+    """A sample of every FFN on all windows, from the same passes as `fit_maps`."""
+    pieces = _pieces(subject, windows)
+    return [reduce(join, [piece[b] for piece in pieces]) for b in range(len(subject))]
 
 
 def mean_ablation(subject: Subject, windows: Windows) -> dict[int, AffineMap]:
     """{block: map}: in each FFN's place its mean output on `windows`."""
-    what = f"on {windows.recipe} of {subject.recipe}"
-    return {
-        b: constant(sample.moments.mean_y.float(), f"mean of block {b} {what}")
-        for b, sample in enumerate(gather(subject, windows))
-    }
+    made_of = subject.recipe_now
+    means = {}
+    for b, sample in enumerate(gather(subject, windows)):
+        recipe = made_of and f"mean of block {b} on {windows.recipe} of {made_of}"
+        means[b] = constant(sample.moments.mean_y.float(), recipe)
+    return means
 
 
 def zero_ablation(subject: Subject) -> dict[int, AffineMap]:
     """{block: map}: in each FFN's place nothing."""
-    width = subject.model.config.hidden_size
-    return {b: constant(torch.zeros(width), "zero") for b in range(len(subject))}
+    return {b: constant(torch.zeros(subject.d_model), "zero") for b in range(len(subject))}
 
 
 def bulk_moments(sample: BlockSample, limit: float) -> Moments:
@@ -225,51 +239,77 @@ class Scores:
         return sums(error[..., None], self.document), sums(total[..., None], self.document)
 
 
+class _FeatureSums:
+    """Σy and Σy² of each feature and the positions they go over, by block and window."""
+
+    def __init__(self, n_blocks: int, n_windows: int, d: int):
+        self.total = np.empty((n_blocks, n_windows, d))
+        self.square = np.empty((n_blocks, n_windows, d))
+        self.count = np.empty((n_blocks, n_windows), int)
+
+    def add(self, b: int, batch: slice, y: torch.Tensor, counted: torch.Tensor) -> None:
+        """Enter a batch of windows: y [batch, position, d], counted [batch, position] bool."""
+        chosen = y.double() * counted[..., None]
+        self.total[b, batch] = chosen.sum(1).cpu().numpy()
+        self.square[b, batch] = chosen.square().sum(1).cpu().numpy()
+        self.count[b, batch] = counted.sum(1).cpu().numpy()
+
+    def spread(self, one_mean: bool = False) -> np.ndarray:
+        """Σ(y-ȳ)² by block, window and feature, [blocks, n, d]. ȳ is each feature's mean over all
+        windows or, with `one_mean`, the mean of these over the features."""
+        count = self.count[..., None]  # [blocks, n, 1]
+        mean = self.total.sum(1, keepdims=True) / count.sum(1, keepdims=True)  # [blocks, 1, d]
+        if one_mean:
+            mean = mean.mean(-1, keepdims=True)
+        return self.square - 2 * self.total * mean + count * mean**2
+
+
 @step(version=2)
 def score(subject: Subject, windows: Windows, fits: Fits) -> Scores:
     """Score the maps of `fits` on `windows`, whose documents they have not seen, in one pass."""
-    families = {str(n): maps for n, maps in fits.at_budget.items()}
-    families["plain"] = families.pop(str(max(fits.at_budget)))
-    kept: dict[str, list] = {}  # {name: [batches of each block]}
+    largest = max(fits.at_budget)
+    maps_of = {str(n): maps for n, maps in fits.at_budget.items() if n != largest}
+    maps_of["plain"] = fits.plain
+    n_blocks, n_windows = len(subject), len(windows)
+    n_positions = windows.tokens.shape[1] - subject.n_start
+    norm = np.empty((n_blocks, n_windows, n_positions), np.float32)
+    massive = np.empty(norm.shape, bool)
+    predicted_massive = np.empty(norm.shape, bool)
+    error = {name: np.empty((n_blocks, n_windows)) for name in (*maps_of, "bulk")}
+    everywhere = _FeatureSums(n_blocks, n_windows, subject.d_model)
+    off_massive = _FeatureSums(n_blocks, n_windows, subject.d_model)
+    n_scored = [0] * n_blocks  # windows of each block so far
 
-    def keep(name: str, b: int, value: torch.Tensor) -> None:
-        kept.setdefault(name, [[] for _ in subject.blocks])[b].append(value.cpu().numpy())
-
-    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d_model]
         x, y = x.float(), y.float()
-        norm = y.norm(dim=-1)
-        massive = norm > float(fits.limit[b])
+        batch = slice(n_scored[b], n_scored[b] + len(x))
+        n_scored[b] += len(x)
+        # Which positions are massive, and which are predicted to be.
+        y_norm = y.norm(dim=-1)
+        is_massive = y_norm > float(fits.limit[b])
         repaired = fits.repaired[b].to(x.device)
-        keep("norm", b, norm)
-        keep("massive", b, massive)
-        keep("predicted_massive", b, repaired.massive(x))
-        # Squared errors by window.
-        for name, maps in families.items():
-            keep(f"error of {name}", b, squared(y - maps[b].to(x.device)(x)).sum((1, 2)))
-        off = squared(y - repaired(x)).sum(-1) * ~massive
-        keep("error of bulk", b, off.sum(1))
-        # What the spread about a mean is made of, by window and feature.
-        for name, rows in (("all", torch.ones_like(massive)), ("bulk", ~massive)):
-            chosen = y.double() * rows[..., None]
-            keep(f"sum of {name}", b, chosen.sum(1))
-            keep(f"square of {name}", b, chosen.square().sum(1))
-            keep(f"rows of {name}", b, rows.sum(1))
+        norm[b, batch] = y_norm.cpu().numpy()
+        massive[b, batch] = is_massive.cpu().numpy()
+        predicted_massive[b, batch] = repaired.massive(x).cpu().numpy()
+        # Squared errors, summed over each window.
+        for name, maps in maps_of.items():
+            squares = squared(y - maps[b].to(x.device)(x))
+            error[name][b, batch] = squares.sum((1, 2)).cpu().numpy()
+        of_repaired = squared(y - repaired(x)).sum(-1) * ~is_massive  # [batch, position]
+        error["bulk"][b, batch] = of_repaired.sum(1).cpu().numpy()
+        # What the spread about a mean is made of.
+        everywhere.add(b, batch, y, torch.ones_like(is_massive))
+        off_massive.add(b, batch, y, ~is_massive)
 
     forward(subject, windows, on_ffn=add, desc="scoring maps")
-    found = {name: np.stack([np.concatenate(p) for p in parts]) for name, parts in kept.items()}
-
-    def spread(name: str, one_mean: bool = False) -> np.ndarray:
-        parts = (found[f"{part} of {name}"] for part in ("sum", "square", "rows"))
-        return _spread(*parts, one_mean)
-
     return Scores(
-        error={name: found[f"error of {name}"] for name in (*families, "bulk")},
-        feature_total=spread("all"),
-        total_scalar=spread("all", one_mean=True).sum(-1),
-        total_bulk=spread("bulk").sum(-1),
-        norm=found["norm"],
-        massive=found["massive"],
-        predicted_massive=found["predicted_massive"],
+        error=error,
+        feature_total=everywhere.spread(),
+        total_scalar=everywhere.spread(one_mean=True).sum(-1),
+        total_bulk=off_massive.spread().sum(-1),
+        norm=norm,
+        massive=massive,
+        predicted_massive=predicted_massive,
         document=windows.document,
     )
 
@@ -277,18 +317,6 @@ def score(subject: Subject, windows: Windows, fits: Fits) -> Scores:
 def squared(values: torch.Tensor) -> torch.Tensor:
     """Squares in float64."""
     return values.double().square()
-
-
-def _spread(total: np.ndarray, square: np.ndarray, rows: np.ndarray, one_mean: bool) -> np.ndarray:
-    """Σ(y-ȳ)² by block, window and feature, from Σy and Σy² [blocks, n, d] and rows [blocks, n].
-
-    ȳ is each feature's mean over all windows, or with `one_mean` the mean over all features too.
-    """
-    n = rows[..., None]  # [blocks, n, 1]
-    mean = total.sum(1, keepdims=True) / n.sum(1, keepdims=True)  # [blocks, 1, d]
-    if one_mean:
-        mean = np.broadcast_to(mean.mean(-1, keepdims=True), mean.shape)
-    return square - 2 * total * mean + n * mean**2
 
 
 def cross_validate(subject: Subject, windows: Windows, k: int = 5) -> np.ndarray:

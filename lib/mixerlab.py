@@ -11,6 +11,7 @@ from torch import nn
 from lib.cache import step
 from lib.errors import InputError
 from lib.mixing import MODELS, check_model_kind
+from lib.ngram import KneserNey
 from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
 from lib.swap import next_token_losses
 from lib.text import Windows, cut_windows, load_corpus
@@ -30,17 +31,21 @@ def train_mixer(
     """Train one model: "losses" (text, half, step, loss) after each step of `marks`, and its
     weights ("weight.…")."""
     check_model_kind(kind)
-    torch.manual_seed(recipe.seed)
-    model = MODELS[kind](vocab, data.tokens.shape[1], width)
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        torch.manual_seed(recipe.seed)
+        model = MODELS[kind](vocab, data.tokens.shape[1], width)
     digest = train_mixer.recipe(kind, width, vocab, data, tests, recipe, marks)
     row = dict(experiment="mixer", setting=f"{kind}, width {width}, rate {recipe.lr:.2g}")
     row["seed"] = recipe.seed
     rows: list[dict] = []
 
     def look(at: int, _) -> None:
+        device = next(model.parameters()).device
         for text, windows in tests.items():
+            parts = []
             with torch.no_grad():
-                parts = [next_token_losses(model(t).logits, t) for t in windows.tokens.split(64)]
+                for tokens in windows.tokens.to(device).split(64):
+                    parts.append(next_token_losses(model(tokens).logits, tokens).cpu())
             found = losses_by_half(torch.cat(parts).numpy(), windows, step=at, **row)
             rows.extend(one | {"text": text} for one in found)
 
@@ -98,9 +103,19 @@ class MixerLab:
     def by_text(
         self, kind: str, width: int, lr: float, seeds: Sequence[int], third: int = 3
     ) -> pd.DataFrame:
-        """The same, a row a seed and a column a text."""
+        """`losses` text by text, a row a seed and a column a text."""
         rows = [self._at(kind, width, lr, s, "odd", 1, third) for s in seeds]
         return pd.DataFrame(rows, index=[*seeds])[[*self.tests]]
+
+    def counted(self, order: int) -> pd.Series:
+        """Loss by text of an n-gram (Kneser-Ney) counted on the fit text, odd documents, nats a
+        token."""
+        ngram = KneserNey(self.fit.tokens.numpy(), self.vocab, order)
+        found = {}
+        for name, windows in self.tests.items():
+            odd = windows[windows.document % 2 == 1].tokens.numpy()
+            found[name] = float(ngram.losses(odd).mean())
+        return pd.Series(found)
 
     def _at(
         self, kind: str, width: int, lr: float, seed: int, half: str, share: float, third: int
@@ -123,7 +138,8 @@ class MixerLab:
             for lr in new:
                 tried[lr] = float(self._at(kind, width, lr, seed, "even", 0.25, 3).mean())
             best = min(tried, key=lambda lr: tried[lr])
-            new = [lr for lr in (best / 2, best * 2) if lr not in tried and len(tried) < most]
+            further = [lr for lr in (best / 2, best * 2) if lr not in tried]
+            new = further[: most - len(tried)]
         return best, min(tried) < best < max(tried)
 
     def rates(
@@ -201,6 +217,12 @@ def cut_mixer_lab(
             "smaller one, or more text."
         )
     cut = {name: cut_windows(d, tokenizer, n_ctx, run.seed, name) for name, d in tests.items()}
+    for name, windows in cut.items():
+        if len({*windows.document % 2}) < 2:
+            raise InputError(
+                f"{name} has no two test documents, one to choose rates on and one to report on: "
+                "give a longer text."
+            )
     windows = cut_windows(fit, tokenizer, n_ctx, run.seed, "the fit text")
     steps = run.pick(smoke=6, laptop=1_600, study=1_600, paper=20_000)
     return MixerLab(windows, cut, tokenizer, vocab, steps)

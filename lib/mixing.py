@@ -15,12 +15,17 @@ from lib.errors import InputError, unknown
 
 class Mixing(nn.Module):
     """C x + b over positions, for x [batch, position, channel]: C [n_ctx, n_ctx] is lower
-    triangular and the same for all channels, b is one number a position."""
+    triangular and the same for all channels, b is one number a position. Without `mixes` C stays
+    0."""
 
-    def __init__(self, n_ctx: int):
+    def __init__(self, n_ctx: int, mixes: bool = True):
         super().__init__()
         bound = n_ctx**-0.5
-        self.c = nn.Parameter(torch.empty(n_ctx, n_ctx).uniform_(-bound, bound))
+        c = torch.empty(n_ctx, n_ctx).uniform_(-bound, bound)
+        if mixes:
+            self.c = nn.Parameter(c)
+        else:
+            self.register_buffer("c", torch.zeros_like(c), persistent=False)
         self.b = nn.Parameter(torch.empty(n_ctx).uniform_(-bound, bound))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -34,7 +39,7 @@ class LinearMixer(nn.Module):
     """H M … M (x + C x + b) of embedded tokens x: tokens [batch, position] -> logits.
 
     `blocks` of x + C x + b one after another; `maps` - 1 matrices M between the last and the head
-    H. Without `mixes` a position sees its own token alone.
+    H. Without `mixes` a position sees its own token and place alone.
     """
 
     def __init__(
@@ -42,7 +47,7 @@ class LinearMixer(nn.Module):
     ):
         super().__init__()
         self.embedding = nn.Embedding(vocab, width)
-        self.mixings = nn.ModuleList(Mixing(n_ctx) for _ in range(blocks if mixes else 0))
+        self.mixings = nn.ModuleList(Mixing(n_ctx, mixes) for _ in range(blocks))
         between = [nn.Linear(width, width, bias=False) for _ in range(maps - 1)]
         for matrix in between:
             nn.init.orthogonal_(matrix.weight)  # the size of what passes stays
@@ -150,7 +155,7 @@ def width_with(build: Callable[[int], nn.Module], params: int) -> int:
 def composed(model: LinearMixer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A fully linear mixer as logits_n = Q Σ_{j≤n} c[n, j] t_j + offset[n] for one-hot tokens t_j:
     Q [vocab, vocab], c [n_ctx, n_ctx] and offset [n_ctx, vocab], float64."""
-    if type(model) is not LinearMixer or not model.mixings:
+    if type(model) is not LinearMixer:
         raise InputError("only a linear mixer is one pair of Q and c: compose a LinearMixer.")
     head = model.head.weight.double()
     for matrix in reversed(model.between):

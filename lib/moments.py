@@ -83,7 +83,8 @@ class Moments:
 
     def fit(self, ridge: float = 0.0) -> AffineMap:
         """The map V (e+λ)⁻¹ Vᵀ Sxy, which is svd_ridge by way of the moments; ridge 0 is exact
-        least squares, Whipp's ceiling (§3.2). Raises InputError for a negative ridge or none."""
+        least squares, Whipp's ceiling (§3.2). Raises InputError for a ridge that is
+        negative or no number."""
         if not ridge >= 0:
             raise InputError(f"a ridge of {ridge} is not possible: give a number from 0 up.")
         e, v = self.eigen
@@ -122,34 +123,51 @@ class BlockSample:
     x: torch.Tensor
     """[h, d]: their inputs"""
     y: torch.Tensor
-    """[h, d]: and outputs"""
+    """[h, d]: their outputs"""
+
+
+class _SampleBuilder:
+    """Adds up the batches of one FFN."""
+
+    def __init__(self):
+        self.moments: Moments | None = None
+        self.norms: list[np.ndarray] = []
+        self.n_rows = 0
+        self.heavy: list[torch.Tensor] = []
+        self.heavy_x: list[torch.Tensor] = []
+        self.heavy_y: list[torch.Tensor] = []
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """A batch of x and y, each [batch, position, d]."""
+        x, y = x.float(), y.float()  # numpy has no bfloat16
+        norm = y.norm(dim=-1)  # [batch, position]
+        self.norms.append(norm.cpu().numpy())
+        x, y, norm = x.flatten(0, 1), y.flatten(0, 1), norm.flatten()
+        of_batch = Moments.of(x, y)
+        self.moments = of_batch if self.moments is None else self.moments + of_batch
+        # Rows of a large norm are kept as they are.
+        large = (norm > HEAVY * norm.median()).nonzero().flatten()
+        self.heavy.append((self.n_rows + large).cpu())
+        self.heavy_x.append(x[large].cpu())
+        self.heavy_y.append(y[large].cpu())
+        self.n_rows += len(x)
+
+    def sample(self) -> BlockSample:
+        norm, heavy = np.concatenate(self.norms), torch.cat(self.heavy).numpy()
+        x, y = torch.cat(self.heavy_x), torch.cat(self.heavy_y)
+        return BlockSample(self.moments, norm, heavy, x, y)
 
 
 @step(version=1)
 def collect(subject: Subject, windows: Windows) -> list[BlockSample]:
-    """Moments of every FFN on `windows`, and the few rows of large output norm, in one pass."""
-    moments: dict[int, Moments] = {}
-    norms: list[list[np.ndarray]] = [[] for _ in subject.blocks]
-    heavy_rows: list[list[tuple]] = [[] for _ in subject.blocks]
-    n_seen = [0] * len(subject)
+    """A sample of every FFN on `windows`, in one pass."""
+    builders = [_SampleBuilder() for _ in subject.blocks]
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
-        x, y = x.float(), y.float()  # numpy has no bfloat16
-        norm = y.norm(dim=-1)  # [batch, position]
-        norms[b].append(norm.cpu().numpy())
-        x, y, norm = x.flatten(0, 1), y.flatten(0, 1), norm.flatten()
-        of_batch = Moments.of(x, y)
-        moments[b] = moments[b] + of_batch if b in moments else of_batch
-        large = (norm > HEAVY * norm.median()).nonzero().flatten()
-        heavy_rows[b].append(((n_seen[b] + large).cpu(), x[large].cpu(), y[large].cpu()))
-        n_seen[b] += len(x)
+        builders[b].add(x, y)
 
     forward(subject, windows, on_ffn=add, desc=f"statistics of {len(subject)} FFNs")
-    samples = []
-    for b in range(len(subject)):
-        index, x, y = (torch.cat(parts) for parts in zip(*heavy_rows[b]))
-        samples.append(BlockSample(moments[b], np.concatenate(norms[b]), index.numpy(), x, y))
-    return samples
+    return [builder.sample() for builder in builders]
 
 
 def join(first: BlockSample, second: BlockSample) -> BlockSample:

@@ -10,9 +10,12 @@ class KneserNey:
 
     def __init__(self, tokens: np.ndarray, vocabulary: int, order: int = 3):
         """Count `tokens` [n, seq_len], each row by itself."""
-        if not 1 <= order <= 3 or vocabulary**order >= 2**62:
+        if not 1 <= order <= 3:
+            raise InputError(f"{order}-grams are not counted here: give an order from 1 to 3.")
+        if vocabulary**order >= 2**62:
             raise InputError(
-                f"order {order} of {vocabulary} tokens is not counted here: give 1 to 3."
+                f"{order}-grams of {vocabulary:,} tokens have no numbers of 62 bits: give a lower "
+                "order or a smaller vocabulary."
             )
         if tokens.size and not 0 <= tokens.min() <= tokens.max() < vocabulary:
             raise InputError(
@@ -23,14 +26,14 @@ class KneserNey:
         self.levels = []
         for k in range(order, 0, -1):
             if k == order:
-                keys, n = np.unique(self._keys(tokens, k), return_counts=True)
-            else:  # continuation counts: in how many different words' company
-                longer = self.levels[-1].keys
-                keys, n = np.unique(longer % vocabulary**k, return_counts=True)
-            self.levels.append(_Level(keys, n.astype(float), vocabulary))
+                occurring = self._grams(tokens, k)
+            else:  # continuation counts: after how many different tokens a k-gram stands
+                occurring = self.levels[-1].grams % vocabulary**k
+            grams, count = np.unique(occurring, return_counts=True)
+            self.levels.append(_Level(grams, count.astype(float), vocabulary))
         self.levels.reverse()
 
-    def _keys(self, tokens: np.ndarray, k: int) -> np.ndarray:
+    def _grams(self, tokens: np.ndarray, k: int) -> np.ndarray:
         """Each k-gram of the rows as one number, its last token the lowest digit."""
         columns = [tokens[:, i : tokens.shape[1] - k + 1 + i] for i in range(k)]
         key = np.zeros(columns[0].shape, np.int64)
@@ -48,37 +51,48 @@ class KneserNey:
                 p = self._probability(tokens[:, 1:].ravel(), 1).reshape(n, -1)
                 found[:] = p
             else:
-                p = self._probability(self._keys(tokens, k), k).reshape(n, -1)
+                p = self._probability(self._grams(tokens, k), k).reshape(n, -1)
                 found[:, k - 2 :] = p
         return -np.log(found)
 
-    def _probability(self, keys: np.ndarray, k: int) -> np.ndarray:
-        lower = (
-            1 / self.vocabulary
-            if k == 1
-            else self._probability(keys % self.vocabulary ** (k - 1), k - 1)
-        )
-        return self.levels[k - 1].probability(keys, lower)
+    def _probability(self, grams: np.ndarray, k: int) -> np.ndarray:
+        """p of each k-gram's last token after its others, interpolated down to the uniform one."""
+        if k == 1:
+            lower = 1 / self.vocabulary
+        else:  # the same k-gram without its first token
+            lower = self._probability(grams % self.vocabulary ** (k - 1), k - 1)
+        return self.levels[k - 1].probability(grams, lower)
 
 
 class _Level:
-    """Discounted counts of one order."""
+    """Discounted counts of the k-grams of one order."""
 
-    def __init__(self, keys: np.ndarray, n: np.ndarray, vocabulary: int):
-        self.keys, self.n, self.vocabulary = keys, n, vocabulary
-        of = [float((n == i).sum()) for i in range(5)]
-        y = of[1] / (of[1] + 2 * of[2]) if of[1] + of[2] else 0.5
-        d = [i - (i + 1) * y * of[i + 1] / of[i] if of[i] else 0.5 for i in (1, 2, 3)]
-        self.discount = np.clip([0.0, *d], 0.0, [0.0, 1.0, 2.0, 3.0])
-        self.contexts, at = np.unique(keys // vocabulary, return_inverse=True)
-        self.total = np.bincount(at, n)
-        self.left = np.bincount(at, self.discount[np.minimum(n, 3).astype(int)])
+    def __init__(self, grams: np.ndarray, count: np.ndarray, vocabulary: int):
+        """grams [m], sorted: the k-grams as numbers; count [m]: how often each occurs."""
+        self.grams, self.count, self.vocabulary = grams, count, vocabulary
+        # Chen and Goodman's D_c = c - (c + 1) Y n_{c+1} / n_c with Y = n_1 / (n_1 + 2 n_2), where
+        # n_c k-grams occur c times; D_3 is for three and more.
+        n = [float((count == c).sum()) for c in range(5)]
+        y = n[1] / (n[1] + 2 * n[2]) if n[1] + n[2] else 0.5
+        self.discounts = np.zeros(4)
+        for c in (1, 2, 3):
+            discount = c - (c + 1) * y * n[c + 1] / n[c] if n[c] else 0.5
+            self.discounts[c] = np.clip(discount, 0.0, c)
+        # Of each context: all its counts, and all that was discounted from them.
+        self.contexts, index = np.unique(grams // vocabulary, return_inverse=True)
+        self.context_count = np.bincount(index, count)
+        self.context_discount = np.bincount(index, self._discount(count))
 
-    def probability(self, keys: np.ndarray, lower) -> np.ndarray:
-        at = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
-        n = np.where(self.keys[at] == keys, self.n[at], 0.0)
-        c = np.searchsorted(self.contexts, keys // self.vocabulary).clip(max=len(self.contexts) - 1)
-        known = self.contexts[c] == keys // self.vocabulary
-        kept = n - self.discount[np.minimum(n, 3).astype(int)]
-        with_counts = (kept + self.left[c] * lower) / self.total[c]
-        return np.where(known, with_counts, lower)
+    def _discount(self, count: np.ndarray) -> np.ndarray:
+        return self.discounts[np.minimum(count, 3).astype(int)]
+
+    def probability(self, grams: np.ndarray, lower: np.ndarray | float) -> np.ndarray:
+        """(c - D + discounted · lower) / c(context); `lower` alone after an unknown context."""
+        i = np.searchsorted(self.grams, grams).clip(max=len(self.grams) - 1)
+        count = np.where(self.grams[i] == grams, self.count[i], 0.0)
+        context = grams // self.vocabulary
+        j = np.searchsorted(self.contexts, context).clip(max=len(self.contexts) - 1)
+        known = self.contexts[j] == context
+        kept = count - self._discount(count)
+        interpolated = (kept + self.context_discount[j] * lower) / self.context_count[j]
+        return np.where(known, interpolated, lower)

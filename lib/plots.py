@@ -167,6 +167,8 @@ def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> Non
 
 def effect_in_words(cost: float) -> str:
     """What a swap does to the perplexity, as a predicate: raises it by 4%, multiplies it by 8.7."""
+    if not cost or np.isnan(cost):
+        return "leaves the perplexity as it is" if cost == 0 else "has no finite perplexity"
     if cost >= 1:
         return f"multiplies the perplexity by {cost_in_words(cost)[1:]}"
     verb = "raises" if cost > 0 else "lowers"
@@ -176,10 +178,14 @@ def effect_in_words(cost: float) -> str:
 def gain_in_words(gain, other: str = "uniform widths") -> str:
     """What an Interval of differences of loss says, as a predicate: wins 0.03 nats a token over
     uniform widths, loses them to it, or is not visibly apart."""
-    nats = f"{abs(gain.value):.{2 if abs(gain.value) >= 0.0995 else 3}f} nats a token"
+    size = abs(gain.value)
+    digits = 2 if size >= 0.0995 else 3
+    nats = f"{size:.{digits}f} nats a token"
     if gain.low > 0:
         return f"wins {nats} over {other}"
-    return f"loses {nats} to {other}" if gain.high < 0 else f"is not visibly apart from {other}"
+    if gain.high < 0:
+        return f"loses {nats} to {other}"
+    return f"is not visibly apart from {other}"
 
 
 def cost_in_words(cost: float) -> str:

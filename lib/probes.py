@@ -183,9 +183,9 @@ def fit_probe(
     y. A product or gelu is a branch on the frozen closed-form map `affine`; the others are trained
     whole, a linear or a poly from that map or from a `random` start. The first four fifths of the
     fit rows are trained on, the last fifth chooses a checkpoint. Positions on which `affine` keeps
-    the FFN (a repaired map) are neither trained on nor scored. `planted` replaces that share of the
-    residual's variance by a random rank-16 product, in both texts: a world where there is something
-    to find. Raises InputError for an unknown kind.
+    the FFN (a repaired map) are neither trained on nor in its errors. `planted` replaces that share
+    of the residual's variance by a random rank-16 product, in both texts: a world where there is
+    something to find. Raises InputError for an unknown kind.
     """
     if kind not in (*FROZEN, *WHOLE):
         raise unknown("candidate", kind, [*FROZEN, *WHOLE])

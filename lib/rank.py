@@ -1,6 +1,8 @@
 """What kind of linearity (Whipp §5.4): effective rank by reduced-rank regression, and R² feature by
 feature, both by test window, so that documents can be resampled."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
@@ -39,6 +41,31 @@ def cut_maps(subject: Subject, windows: Windows, first: int, stop: int) -> dict[
     }
 
 
+class _BlockMap(NamedTuple):
+    """A block's least-squares map W and its output directions v_1 … v_k, float32."""
+
+    v: torch.Tensor
+    """[d, k]"""
+    weight_v: torch.Tensor
+    """[d, k]: W v_1 … W v_k"""
+    weight: torch.Tensor
+    """[d, d]: W"""
+    mean_x: torch.Tensor
+    """[d]"""
+    mean_y: torch.Tensor
+    """[d]"""
+
+    @classmethod
+    def fitted(cls, moments: Moments) -> "_BlockMap":
+        v = directions(moments)
+        weight = moments.fit().weight
+        parts = (v, weight @ v, weight, moments.mean_x, moments.mean_y)
+        return cls(*(part.float() for part in parts))
+
+    def to(self, device: torch.device) -> "_BlockMap":
+        return _BlockMap(*(part.to(device) for part in self))
+
+
 @step(version=2)
 def rank_gains(
     subject: Subject, fit: Windows, test: Windows, fits: Fits, bulk: bool = False
@@ -50,32 +77,42 @@ def rank_gains(
     [blocks, n, d]: the full map's, feature by feature; total [blocks, n, d]: Σ(y-ȳ)², ȳ the
     held-out mean. `bulk`: fitted and scored without massive tokens.
     """
-    maps = []
+    maps, limits = [], []
     for b, sample in enumerate(gather(subject, fit)):
         moments = bulk_moments(sample, fits.limit[b]) if bulk else sample.moments
-        v, affine = directions(moments), moments.fit()
-        maps.append([t.float() for t in (v, affine.weight @ v, affine.weight)])
-        maps[-1] += [moments.mean_x.float(), moments.mean_y.float()]
-    names = ("gain", "error", "y", "yy", "n")
-    parts: dict[str, list] = {name: [[] for _ in subject.blocks] for name in names}
+        maps.append(_BlockMap.fitted(moments))
+        limits.append(float(fits.limit[b]) if bulk else np.inf)
+    by_feature = (len(subject), len(test), subject.d_model)
+    gain, error = np.empty(by_feature), np.empty(by_feature)
+    sum_y, sum_y_squared = np.empty(by_feature), np.empty(by_feature)
+    n_kept = np.empty((len(subject), len(test), 1))  # positions of a window that are scored
+    n_done = [0] * len(subject)  # windows of each block so far
 
-    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:
-        v, a, weight, mean_x, mean_y = (t.to(x.device) for t in maps[b])
-        x, y = x - mean_x, y - mean_y  # the maps pass through the means
-        kept = (y + mean_y).norm(dim=-1, keepdim=True) <= float(fits.limit[b] if bulk else np.inf)
-        p, q = x @ a, y @ v  # [batch, position, k]
-        gain = torch.zeros_like(y)
-        gain[..., : p.shape[-1]] = 2 * p * q - p.square()
-        values = {"gain": gain, "error": (y - x @ weight).square(), "y": y, "yy": y.square()}
-        values["n"] = torch.ones_like(y[..., :1])
-        for name, value in values.items():
-            parts[name][b].append((value * kept).double().sum(1).cpu().numpy())
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
+        batch = slice(n_done[b], n_done[b] + len(x))
+        n_done[b] += len(x)
+        here = maps[b].to(x.device)
+        # The maps pass through the means.
+        x, y = x - here.mean_x, y - here.mean_y
+        kept = (y + here.mean_y).norm(dim=-1, keepdim=True) <= limits[b]
+        # Direction k takes y_k² - (y_k - ŷ_k)² = 2 ŷ_k y_k - ŷ_k² away from the squared error.
+        predicted, actual = x @ here.weight_v, y @ here.v  # [batch, position, k]
+        taken_away = torch.zeros_like(y)
+        taken_away[..., : predicted.shape[-1]] = 2 * predicted * actual - predicted.square()
+
+        def by_window(values: torch.Tensor) -> np.ndarray:
+            return (values * kept).double().sum(1).cpu().numpy()
+
+        gain[b, batch] = by_window(taken_away)
+        error[b, batch] = by_window((y - x @ here.weight).square())
+        sum_y[b, batch] = by_window(y)
+        sum_y_squared[b, batch] = by_window(y.square())
+        n_kept[b, batch] = by_window(torch.ones_like(y[..., :1]))
 
     forward(subject, test, on_ffn=add, desc="ranks")
-    found = {name: np.stack([np.concatenate(p) for p in by]) for name, by in parts.items()}
-    y, yy, n = (found.pop(name) for name in ("y", "yy", "n"))  # n: the kept tokens of a window
-    mean = y.sum(1, keepdims=True) / np.maximum(n.sum(1, keepdims=True), 1)
-    return found | {"start": yy.sum(-1), "total": yy - 2 * y * mean + n * mean**2}
+    mean = sum_y.sum(1, keepdims=True) / np.maximum(n_kept.sum(1, keepdims=True), 1)
+    total = sum_y_squared - 2 * sum_y * mean + n_kept * mean**2
+    return {"gain": gain, "error": error, "start": sum_y_squared.sum(-1), "total": total}
 
 
 def rank_r2(found: dict, block: int, weights: np.ndarray) -> np.ndarray:

@@ -335,24 +335,25 @@ def start(
 
 def _check_parameters() -> None:
     """Raise InputError if papermill injected a name that the notebook's own cells do not set."""
-    cells = get_ipython().user_ns.get("In", []) if get_ipython() else []
-
-    def names(cell: str) -> set[str]:
-        return {
-            t.id
-            for node in ast.parse(cell).body
-            if isinstance(node, ast.Assign)
-            for t in node.targets
-            if isinstance(t, ast.Name)
-        }
-
-    known: set = set()
+    shell = get_ipython()
+    cells = shell.user_ns.get("In", []) if shell else []
+    known: set[str] = set()
     for cell in cells:
         if cell.startswith("# Parameters"):
-            for name in sorted(names(cell) - known):
+            for name in sorted(_assigned(cell) - known):
                 raise unknown("parameter", name, sorted(known))
         elif not cell.lstrip().startswith(("%", "!")):
-            known |= names(cell)
+            known |= _assigned(cell)
+
+
+def _assigned(cell: str) -> set[str]:
+    """Names that a cell's own statements assign."""
+    names = set()
+    for statement in ast.parse(cell).body:
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
 
 
 def show_table(table: pd.DataFrame, digits: int = 3) -> None:

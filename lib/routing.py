@@ -16,7 +16,7 @@ from lib.affine import AffineMap
 from lib.cache import step
 from lib.errors import InputError, unknown
 from lib.gates import Gate, Masked, Needs, Routed, check_share
-from lib.hooks import block_pass, capture_residual, forward, get_block, swap
+from lib.hooks import advance, block_pass, capture_residual, forward, get_block, slices, swap
 from lib.model import Subject
 from lib.moments import Moments
 from lib.sparse import Thinned
@@ -50,37 +50,42 @@ class Errors:
 def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
     """Fit each block's learned-error router: a ridge regression of the log squared error of its map
     on x, over the positions that are not massive. `maps` has every block."""
-    kept: dict[str, list] = {n: [[] for _ in subject.blocks] for n in ("x", "error", "massive")}
+    n_blocks = len(subject)
+    inputs: list[list[np.ndarray]] = [[] for _ in range(n_blocks)]
+    errors: list[list[np.ndarray]] = [[] for _ in range(n_blocks)]
+    massives: list[list[np.ndarray]] = [[] for _ in range(n_blocks)]
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
         x, y = x.float(), y.float()
-        error = (y - maps[b](x)).double().square().sum(-1)
-        named = {"x": x, "error": error, "massive": maps[b].massive(x)}
-        for name, value in named.items():
-            kept[name][b].append(value.cpu().numpy())
+        affine = maps[b].to(x.device)
+        inputs[b].append(x.cpu().numpy())
+        errors[b].append((y - affine(x)).double().square().sum(-1).cpu().numpy())
+        massives[b].append(affine.massive(x).cpu().numpy())
 
     forward(subject, windows, on_ffn=add, desc="errors of the maps")
-    found: dict[str, list] = {name: [] for name in ("error", "massive", "predicted")}
-    routers = []
-    for b in tqdm(range(len(subject)), desc="error routers", delay=2, leave=False):
-        x, error, massive = (np.concatenate(kept[name][b]) for name in kept)
-        ordinary = ~massive
-        target = np.log(error + 1e-30)
-        mean, scale = x[ordinary].mean(0), x[ordinary].std(0) + 1e-12
-        ridge = RidgeCV(RIDGES).fit((x[ordinary] - mean) / scale, target[ordinary])
-        weight = ridge.coef_ / scale
-        bias = ridge.intercept_ - mean @ weight
-        for name, value in (
-            ("error", error),
-            ("massive", massive),
-            ("predicted", x @ weight + bias),
-        ):
-            found[name].append(value)
-        net = torch.tensor(-weight[None], dtype=torch.float32), torch.tensor([-bias]).float()
-        routers.append(Gate([net[0]], [net[1]]))
-        for name in kept:
-            kept[name][b] = None  # the rows of a block are large
-    return Errors(**{name: np.stack(values) for name, values in found.items()}, routers=routers)
+    error = np.stack([np.concatenate(batches) for batches in errors])
+    massive = np.stack([np.concatenate(batches) for batches in massives])
+    predicted, routers = [], []
+    for b in tqdm(range(n_blocks), desc="error routers", delay=2, leave=False):
+        x = np.concatenate(inputs[b])
+        inputs[b].clear()  # the rows of a block are large
+        ordinary = ~massive[b]
+        weight, bias = _fit_log_error(x[ordinary], error[b][ordinary])
+        predicted.append(x @ weight + bias)
+        # A gate says yes where its score is high: where the predicted error is small.
+        gate_weight = torch.tensor(-weight[None], dtype=torch.float32)
+        gate_bias = torch.tensor([-bias]).float()
+        routers.append(Gate([gate_weight], [gate_bias]))
+    return Errors(error, massive, np.stack(predicted), routers)
+
+
+def _fit_log_error(x: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weight [d] and bias of a ridge regression of the log of error [n] on x [n, d]; the strength
+    is chosen for standardized x."""
+    mean, scale = x.mean(0), x.std(0) + 1e-12
+    ridge = RidgeCV(RIDGES).fit((x - mean) / scale, np.log(error + 1e-30))
+    weight = ridge.coef_ / scale
+    return weight, ridge.intercept_ - mean @ weight
 
 
 def marginal_costs(errors: Errors, loss_per_error: Sequence[float]) -> np.ndarray:
@@ -211,7 +216,7 @@ class Evaluation:
 
     @property
     def saved_share(self) -> float:
-        """Share of the arithmetic of all FFNs that was saved."""
+        """Share of the arithmetic of all FFNs that was saved, where these are of one size."""
         return float(self.saved.mean())
 
 
@@ -263,7 +268,8 @@ def arithmetic_saved(
     module: nn.Module, n_params: int, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(where a map was used, share of the FFN's multiplications saved), both [n, position], from
-    what `module` noted in its last pass; an FFN multiplies once for each of its n_params."""
+    what `module` noted in its last pass; an FFN is counted as one multiplication for each of its
+    n_params, biases among them."""
     if isinstance(module, Thinned):
         return np.zeros(shape, bool), module.saved.numpy()
     if not isinstance(module, Routed):
@@ -314,22 +320,20 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
 def _refit(
     subject: Subject, windows: Windows, modules: Mapping[int, Routed]
 ) -> dict[int, AffineMap]:
-    batches = [slice(i, i + BATCH) for i in range(0, len(windows), BATCH)]
+    """{block: refitted map}, see `refit`."""
     streams = capture_residual(subject, windows, [0])[0].to(subject.device)
-    found: dict = {}
+    maps: dict[int, AffineMap] = {}
     for b in tqdm(range(len(subject)), desc="refits", delay=2, leave=False):
-        here = subject.blocks[b].ffn
+        module = subject.blocks[b].ffn
         if b in modules:
-            x, y = _routed_rows(subject, windows, modules[b], b, streams)
-            affine = shrunk_fit(x, y, modules[b].surrogate) if len(x) else modules[b].surrogate
-            found[b] = AffineMap(affine.weight.float(), affine.bias.float())
-            here = _with_map(modules[b], found[b])
+            routed = modules[b].to(subject.device)
+            x, y = _routed_rows(subject, windows, routed, b, streams)
+            affine = shrunk_fit(x, y, routed.surrogate) if len(x) else routed.surrogate
+            maps[b] = AffineMap(affine.weight.float(), affine.bias.float())
+            module = _with_map(routed, maps[b])
         # The stream goes on as the routed model has it.
-        with swap(subject.blocks[b], here):
-            for batch in batches:
-                tokens = windows.tokens[batch]
-                *_, streams[batch] = block_pass(subject, b, tokens, streams[batch])
-    return found
+        advance(subject, windows, b, module, streams)
+    return maps
 
 
 def _routed_rows(
@@ -338,10 +342,9 @@ def _routed_rows(
     """x and y of a block's FFN, both [rows, d], at the positions that its router sends to the map;
     `streams` [n, position, d] enters the block."""
     rows_x, rows_y = [], []
-    for start in range(0, len(windows), BATCH):
-        batch = slice(start, start + BATCH)
+    for batch in slices(len(windows)):
         x, y, _ = block_pass(subject, block, windows.tokens[batch], streams[batch])
-        used = module.used(x)
+        used = module.at(batch).used(x)
         used[:, : subject.n_start] = False  # a start token stays with the FFN
         rows_x.append(x[used])
         rows_y.append(y[used])
@@ -356,6 +359,8 @@ def _with_map(module: Routed, affine: AffineMap) -> Routed:
 def shrunk_fit(x: torch.Tensor, y: torch.Tensor, old: AffineMap) -> AffineMap:
     """Ridge regression of rows y [n, d] on x [n, d] that is drawn to an old map where rows are
     few: the ridge is that of PRIOR rows of x's mean variance."""
-    left = Moments.of(x, y - old(x))
-    step = left.fit(PRIOR * float(left.sxx.diagonal().mean()) / left.n)
-    return AffineMap(old.weight + step.weight.float(), old.bias + step.bias.float())
+    residual = Moments.of(x, y - old(x))
+    ridge = PRIOR * float(residual.sxx.diagonal().mean()) / residual.n
+    correction = residual.fit(ridge)
+    weight, bias = correction.weight.float(), correction.bias.float()
+    return AffineMap(old.weight + weight, old.bias + bias)

@@ -37,23 +37,32 @@ PAPERS = {
 def notebooks(n: str = "", paper: str = "") -> list[str]:
     """Names of the notebooks of a paper or of numbers such as "01,03-05"; all without either, 01
     first and the tour 00 last. Raises InputError for one that is not there."""
-    names = sorted(p.stem for p in NOTEBOOKS.glob("[0-9]*.ipynb"))
     if paper and paper not in PAPERS:
         raise unknown("paper", paper, [*PAPERS])
-    numbers = []
-    for part in filter(None, re.split(r"[,\s]+", n or PAPERS.get(paper, ""))):
-        span = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
-        if last < first:
-            raise InputError(f"N={n!r} is no list of notebooks: give for example N=01,03-05.")
-        numbers += [f"{k:02d}" for k in range(first, last + 1)]
+    names = sorted(path.stem for path in NOTEBOOKS.glob("[0-9]*.ipynb"))
+    known = [name[:2] for name in names]
+    numbers = _numbers(n or PAPERS.get(paper, ""))
     if n and not numbers:
         raise InputError(f"N={n!r} names no notebook: give for example N=01,03-05.")
-    missing = sorted(set(numbers) - {name[:2] for name in names})
+    missing = sorted(set(numbers) - set(known))
     if missing:
-        raise unknown("notebook", missing[0], [name[:2] for name in names])
+        raise unknown("notebook", missing[0], known)
     chosen = [name for name in names if not numbers or name[:2] in numbers]
     return sorted(chosen, key=lambda name: (name.startswith("00"), name))
+
+
+def _numbers(n: str) -> list[str]:
+    """What a list such as "01,03-05" names, two digits each. Raises InputError for another form."""
+    numbers = []
+    for part in re.split(r"[,\s]+", n):
+        if not part:
+            continue
+        span = re.fullmatch(r"(\d+)(?:-(\d+))?", part)  # 03, or 03-05
+        if span is None or int(span[2] or span[1]) < int(span[1]):
+            raise InputError(f"N={n!r} is no list of notebooks: give for example N=01,03-05.")
+        first, last = int(span[1]), int(span[2] or span[1])
+        numbers += [f"{number:02d}" for number in range(first, last + 1)]
+    return numbers
 
 
 SETTINGS = ("profile", "model", "corpus", "seed", "paper", "number")
@@ -81,15 +90,19 @@ def plan(config: dict) -> dict[str, dict]:
         for seed in _listed(config.get("seed"), "42"):
             if not seed.isdecimal() or int(seed) >= 2**32:
                 raise InputError(f"SEED={seed!r} is no whole number below 2**32: give one like 42.")
+            folder = [profile]
+            parameters = {"profile": profile, "seed": int(seed)}
             if model:
                 check_model(model)
-            parts = [profile, model and label(model), corpus and label(corpus)]
-            parts += [f"seed{seed}"] if seed != "42" else []
-            run = "-".join(filter(None, parts))
-            given = {"profile": profile, "seed": int(seed)}
-            given |= {"model": model} if model else {}
-            given |= {"corpus": corpus} if corpus else {}
-            reports |= {f"{run}/{name}": given for name in names}
+                folder.append(label(model))
+                parameters["model"] = model
+            if corpus:
+                folder.append(label(corpus))
+                parameters["corpus"] = corpus
+            if seed != "42":
+                folder.append(f"seed{seed}")
+            for name in names:
+                reports[f"{'-'.join(folder)}/{name}"] = parameters
     return reports
 
 

@@ -39,12 +39,14 @@ class SoftGate(nn.Module):
     def __init__(self, ffn: nn.Module, affine: nn.Module, d_model: int, hidden: int, bias: float):
         super().__init__()
         self.ffn, self.affine, self.mode = ffn, affine, "soft"
-        last = nn.Linear(hidden, 1) if hidden else OneNumber()
-        nn.init.constant_(last.bias, bias)
         if hidden:
+            last = nn.Linear(hidden, 1)
             nn.init.zeros_(last.weight)
-        first = [nn.Linear(d_model, hidden), nn.ReLU()] if hidden else []
-        self.gate = nn.Sequential(*first, last)
+            self.gate = nn.Sequential(nn.Linear(d_model, hidden), nn.ReLU(), last)
+        else:
+            last = OneNumber()
+            self.gate = nn.Sequential(last)
+        nn.init.constant_(last.bias, bias)
         self.opening = None
         """g of the last pass, [batch, position, 1]"""
 
@@ -129,14 +131,16 @@ def _train_gates(
     copied.model.load_state_dict(
         {name: torch.as_tensor(w) for name, w in before.weights.items()}, strict=False
     )
-    torch.manual_seed(arm.seed)
     gates: dict[int, SoftGate] = {}
     maps = before.stand_ins or {b: stand_in(copied, fit, b, "map") for b in blocks}
-    with contextlib.ExitStack() as swaps:
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        torch.manual_seed(arm.seed)
         for b in blocks:
             ffn, width = copied.blocks[b].ffn, copied.d_model
             gates[b] = SoftGate(ffn, maps[b], width, gating.hidden, gating.bias)
-            swaps.enter_context(swap(copied.blocks[b], gates[b]))
+    with contextlib.ExitStack() as swaps:
+        for b, gate in gates.items():
+            swaps.enter_context(swap(copied.blocks[b], gate))
         _learn_gates(copied, gates, gating, data, arm)
         found = [
             measure(copied, windows).assign(experiment="soft", text=text)
@@ -156,7 +160,10 @@ def _learn_gates(
 ) -> None:
     """Train the gates in place, one window a step in the arm's order, and as precisely as it."""
     copied.model.requires_grad_(False)
-    trained = [p.requires_grad_(True) for g in gates.values() for p in g.gate.parameters()]
+    trained: list[nn.Parameter] = []
+    for gate in gates.values():
+        gate.gate.requires_grad_(True)
+        trained += gate.gate.parameters()
     optimizer = torch.optim.Adam(trained, lr=gating.lr)
     schedule = get_scheduler(
         "cosine_with_min_lr",
@@ -186,24 +193,35 @@ def _opened_and_cut(
     copied: Subject, gates: dict[int, SoftGate], text: str, windows: Windows
 ) -> list[pd.DataFrame]:
     """Losses with each gate cut at a half, and with each open; how far they are open, soft."""
-    found = []
-    for name, mode in {"cut": "cut", "given back": "open"}.items():
+    tables = []
+    for experiment, mode in (("cut", "cut"), ("given back", "open")):
         for gate in gates.values():
             gate.mode = mode
-        found.append(measure(copied, windows).assign(experiment=name))
-    kept: dict[int, list] = {b: [] for b in gates}
+        tables.append(measure(copied, windows).assign(experiment=experiment))
     for gate in gates.values():
         gate.mode = "soft"
-    with torch.no_grad():
-        for tokens in windows.tokens.split(batch_size(copied, windows)):
-            copied.model.base_model(tokens.to(copied.device), use_cache=False)
-            for b, gate in gates.items():
-                kept[b].append(gate.opening[..., 0].cpu())
-    for b, openings in kept.items():
-        opening = torch.cat(openings)  # [n, position]
-        for name, value in {"mean gate": opening, "share below a half": opening < 0.5}.items():
-            of_window = value.float().mean(1).numpy()
-            rows = pd.DataFrame({"document": windows.document, "loss": of_window})
-            rows = rows.groupby("document", as_index=False).loss.mean()
-            found.append(rows.assign(experiment=f"{name} of block {b}"))
-    return [rows.assign(text=text) for rows in found]
+    for b, opening in _openings(copied, gates, windows).items():
+        mean_gate = _by_document(opening, windows)
+        tables.append(mean_gate.assign(experiment=f"mean gate of block {b}"))
+        below = _by_document(opening < 0.5, windows)
+        tables.append(below.assign(experiment=f"share below a half of block {b}"))
+    return [table.assign(text=text) for table in tables]
+
+
+@torch.no_grad()
+def _openings(
+    copied: Subject, gates: dict[int, SoftGate], windows: Windows
+) -> dict[int, torch.Tensor]:
+    """{block: its gate at each position, [n, position]}."""
+    batches: dict[int, list[torch.Tensor]] = {b: [] for b in gates}
+    for tokens in windows.tokens.split(batch_size(copied, windows)):
+        copied.model.base_model(tokens.to(copied.device), use_cache=False)
+        for b, gate in gates.items():
+            batches[b].append(gate.opening[..., 0].cpu())
+    return {b: torch.cat(openings) for b, openings in batches.items()}
+
+
+def _by_document(values: torch.Tensor, windows: Windows) -> pd.DataFrame:
+    """Mean of values [n, position] by document, in the column `loss` that all measurements have."""
+    rows = pd.DataFrame({"document": windows.document, "loss": values.float().mean(1).numpy()})
+    return rows.groupby("document", as_index=False).loss.mean()

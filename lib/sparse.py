@@ -22,7 +22,7 @@ from lib.model import Subject
 from lib.text import Windows
 
 EVERY = 32
-"""magnitudes are read at every 32nd position"""
+"""magnitudes are read at every 32nd position, from the 16th on"""
 
 
 class Parts(NamedTuple):
@@ -59,34 +59,39 @@ def _shape(matrix: nn.Module) -> tuple[int, int]:
     return shape if isinstance(matrix, Conv1D) else shape[::-1]
 
 
-@step(version=1)
+@step(version=2)
 def magnitudes(subject: Subject, windows: Windows, levels: tuple[float, ...]) -> dict:
     """Quantiles at `levels` of the magnitudes in each block's FFN, {name: [blocks, levels]}:
     "input", "hidden" (what the writer reads) and "gate" (the activation's output)."""
-    kept: dict[str, list] = {n: [[] for _ in subject.blocks] for n in ("input", "hidden", "gate")}
-
-    def keep(name: str, b: int) -> Callable:
-        def hook(_, args: tuple, out: torch.Tensor) -> None:
-            value = out if name == "gate" else args[0]
-            some = value[:, subject.n_start :: EVERY]
-            kept[name][b].append(some.abs().float().cpu().numpy().ravel())
-
-        return hook
-
+    kept = {name: [[] for _ in subject.blocks] for name in ("input", "hidden", "gate")}
+    first = subject.n_start + EVERY // 2  # in the middle: the first positions are unlike the rest
     handles = []
-    for block in subject.blocks:
-        found = parts(block.ffn, block.d_model)
-        for name, module in zip(kept, (found.readers[0], found.writer, found.activation)):
-            handles.append(module.register_forward_hook(keep(name, block.index)))
+
+    def watch(module: nn.Module, values: list[np.ndarray], of_output: bool) -> None:
+        """Add to `values` the magnitudes of what a module gives, or else of what it reads."""
+
+        def hook(_, args: tuple, out: torch.Tensor) -> None:
+            value = out if of_output else args[0]
+            some = value[:, first::EVERY]
+            values.append(some.abs().float().cpu().numpy().ravel())
+
+        handles.append(module.register_forward_hook(hook))
+
     try:
+        for block in subject.blocks:
+            ffn = parts(block.ffn, block.d_model)
+            watch(ffn.readers[0], kept["input"][block.index], of_output=False)
+            watch(ffn.writer, kept["hidden"][block.index], of_output=False)
+            watch(ffn.activation, kept["gate"][block.index], of_output=True)
         forward(subject, windows, desc="magnitudes")
     finally:
         for handle in handles:
             handle.remove()
-    return {
-        name: np.stack([np.quantile(np.concatenate(values), levels) for values in by_block])
-        for name, by_block in kept.items()
-    }
+    quantiles = {}
+    for name, by_block in kept.items():
+        rows = [np.quantile(np.concatenate(values), levels) for values in by_block]
+        quantiles[name] = np.stack(rows)
+    return quantiles
 
 
 class Thinned(nn.Module):
@@ -110,30 +115,38 @@ class Thinned(nn.Module):
 
     @contextlib.contextmanager
     def _without_small(self) -> Iterator[None]:
+        """While open, the FFN's matrices read zeros for small entries, and `saved` grows."""
         readers, activation, writer = self.parts
-        sizes = [int(np.prod(_shape(m))) for m in (*readers, writer)]
-        total = sum(sizes)
-        # What one zero saves: a column of each matrix that reads it.
-        of_input, of_hidden = (_shape(m)[1] / total for m in (readers[0], writer))
-        of_gate = of_hidden + (_shape(readers[-1])[0] / total if len(readers) == 2 else 0.0)
+        # What one zero saves of all multiplications: a row of each matrix that it meets.
+        total = sum(matrix.weight.numel() for matrix in (*readers, writer))
+        saved_by_input = _shape(readers[0])[1] / total  # counted once for each reader
+        saved_by_hidden = _shape(writer)[1] / total
+        saved_by_gate = saved_by_hidden
+        if len(readers) == 2:  # the up projection need not compute that unit either
+            saved_by_gate += _shape(readers[-1])[0] / total
 
-        def without(name: str, value: torch.Tensor, gain: float) -> torch.Tensor:
+        def without(name: str, value: torch.Tensor, saved_by_zero: float) -> torch.Tensor:
             small = value.abs() < self.cuts[name]
-            self.saved += gain * small.sum(-1).cpu()
+            self.saved += saved_by_zero * small.sum(-1).cpu()
             return value.masked_fill(small, 0.0)
+
+        def thin_input(value: torch.Tensor) -> torch.Tensor:
+            return without("input", value, saved_by_input)
+
+        def thin_hidden(value: torch.Tensor) -> torch.Tensor:
+            return without("hidden", value, saved_by_hidden)
+
+        def thin_gate(_, __, out: torch.Tensor) -> torch.Tensor:
+            return without("gate", out, saved_by_gate)
 
         handles = []
         if "input" in self.cuts:
             for reader in readers:
-                hook = _on_input(lambda v: without("input", v, of_input))
-                handles.append(reader.register_forward_pre_hook(hook))
+                handles.append(reader.register_forward_pre_hook(_on_input(thin_input)))
         if "hidden" in self.cuts:
-            hook = _on_input(lambda v: without("hidden", v, of_hidden))
-            handles.append(writer.register_forward_pre_hook(hook))
+            handles.append(writer.register_forward_pre_hook(_on_input(thin_hidden)))
         if "gate" in self.cuts:
-            handles.append(
-                activation.register_forward_hook(lambda _, __, out: without("gate", out, of_gate))
-            )
+            handles.append(activation.register_forward_hook(thin_gate))
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from lib.affine import AffineMap, constant, svd_ridge
 from lib.cache import step
-from lib.hooks import block_pass, capture, capture_residual, forward, swap
+from lib.hooks import advance, block_pass, capture, capture_residual, forward, slices, swap
 from lib.linear import MASSIVE, repair
 from lib.model import Subject, copy_of
 from lib.moments import Moments
@@ -29,10 +29,11 @@ RIDGE = 0.01
 def stand_ins(
     subject: Subject, fit: Windows, blocks: tuple[int, ...], kind: str
 ) -> dict[int, nn.Module]:
-    """{block: what takes its FFN's place}, each as the model is with those before it in place."""
+    """{block: what takes its FFN's place}: maps fitted on the model with those before them in
+    place; of narrow FFNs the units that are largest in the intact model."""
     if kind == "none" or not blocks:
         return {}
-    if kind == "narrow":  # units of the intact model
+    if kind == "narrow":
         return narrow_ffns(subject, fit, blocks)
     if kind == "deleted":
         return {block: stand_in(subject, fit, block, kind) for block in blocks}
@@ -59,20 +60,29 @@ def _maps_by_depth(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dic
     """{block: map}, the blocks in order of depth: one walk down with the residual streams of all
     windows in memory, in the place of a forward pass for each block."""
     maps: dict[int, nn.Module] = {}
-    first = subject.n_start
-    batches = [slice(i, i + 16) for i in range(0, len(fit), 16)]
     streams = capture_residual(subject, fit, blocks[:1])[blocks[0]].to(subject.device)
     for block in tqdm(range(blocks[0], blocks[-1] + 1), desc="maps", delay=2, leave=False):
         module = subject.blocks[block].ffn
         if block in blocks:
-            rows = [block_pass(subject, block, fit.tokens[b], streams[b])[:2] for b in batches]
-            x, y = (torch.cat(side)[:, first:].flatten(0, 1) for side in zip(*rows))
-            module = maps[block] = plain_map(x, y)
-        # The block once more, as the model with its map has it.
-        with swap(subject.blocks[block], module):
-            for b in batches:
-                *_, streams[b] = block_pass(subject, block, fit.tokens[b], streams[b])
+            x, y = _ffn_rows(subject, fit, block, streams)
+            maps[block] = plain_map(x, y)
+            module = maps[block]
+        # The stream goes on as the model with its map has it.
+        advance(subject, fit, block, module, streams)
     return maps
+
+
+def _ffn_rows(
+    subject: Subject, fit: Windows, block: int, streams: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and y of a block's FFN at every position but a start token's, each [rows, d];
+    `streams` [n, position, d] enters the block."""
+    rows_x, rows_y = [], []
+    for batch in slices(len(fit)):
+        x, y, _ = block_pass(subject, block, fit.tokens[batch], streams[batch])
+        rows_x.append(x[:, subject.n_start :].flatten(0, 1))
+        rows_y.append(y[:, subject.n_start :].flatten(0, 1))
+    return torch.cat(rows_x), torch.cat(rows_y)
 
 
 def stand_in(subject: Subject, fit: Windows, block: int, kind: str) -> nn.Module:

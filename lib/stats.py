@@ -12,7 +12,7 @@ FEWEST = 6
 
 
 class Interval(NamedTuple):
-    """A value and its 95% interval; (nan, nan) where none can be told."""
+    """A value and its interval, 95% unless said otherwise; (nan, nan) where none can be told."""
 
     value: float
     low: float
@@ -98,8 +98,7 @@ def paired(
 
 
 def paired_seeds(here: Sequence[float], control: Sequence[float]) -> Paired:
-    """The same for one value a seed here and in a control: means with t-intervals, and the paired
-    difference."""
+    """Means over seeds here and in a control, with t-intervals, and of their paired difference."""
     difference = np.subtract(here, control)
     return Paired(over_seeds(here), over_seeds(control), over_seeds(difference))
 
@@ -140,11 +139,10 @@ def half_of_documents(document: np.ndarray, seed: int = 42) -> np.ndarray:
 
 def spread(n: int, k: int | None) -> list[int]:
     """`k` of n blocks, evenly spaced, the first and the last among them; None: all."""
-    return (
-        list(range(n))
-        if k is None or k >= n
-        else sorted({*np.linspace(0, n - 1, k).round().astype(int).tolist()})
-    )
+    if k is None or k >= n:
+        return list(range(n))
+    places = np.linspace(0, n - 1, k).round().astype(int)
+    return sorted(set(places.tolist()))
 
 
 def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:

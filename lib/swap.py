@@ -11,10 +11,19 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.affine import AffineMap
+from lib.affine import AffineMap, RepairedMap
 from lib.cache import step
 from lib.errors import InputError
-from lib.hooks import capture_residual, check_windows, get_block, record, resume, swap
+from lib.hooks import (
+    capture_residual,
+    check_stand_in,
+    check_windows,
+    get_block,
+    record,
+    resume,
+    slices,
+    swap,
+)
 from lib.model import Subject
 from lib.stats import Interval, Statistic, median_ratio, ratio, sums
 from lib.text import Windows
@@ -88,7 +97,7 @@ class Sweep:
         return median_ratio(added, self.predictions)
 
     def median_cost(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
-        """The same as a relative change of perplexity."""
+        """`median_added` as a relative change of perplexity."""
         added = self.median_added(keys, against)
         return lambda w: np.expm1(added(w))
 
@@ -128,23 +137,19 @@ def sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
     network is never repeated. Every batch and module is a cached step.
     """
     check_windows(subject, windows)
-
-    def block(key) -> int:
-        return key[0] if isinstance(key, tuple) else key
-
-    for key, module in modules.items():
-        with swap(get_block(subject, block(key)), module):
-            pass  # refused before anything is measured
-    base, swapped = [], {key: [] for key in modules}
+    for key, module in modules.items():  # a module that does not fit is refused at once
+        check_stand_in(get_block(subject, block_of(key)), module)
+    base: list[np.ndarray] = []
+    swapped: dict = {key: [] for key in modules}
+    blocks = sorted({block_of(key) for key in modules})
     bar = tqdm(total=len(windows) * len(modules), desc="swaps", unit="window", delay=2, leave=False)
-    batch = batch_size(subject, windows)
-    for start in range(0, len(windows), batch):
-        chunk = windows[start : start + batch]
-        streams = Streams(subject, chunk, sorted({block(k) for k in modules}))
+    for rows in slices(len(windows), batch_size(subject, windows)):
+        chunk = windows[rows]
+        streams = Streams(subject, chunk, blocks)
         base.append(_base(subject, chunk, streams))
         for key, module in modules.items():
-            here = module.at(slice(start, start + batch)) if hasattr(module, "at") else module
-            swapped[key].append(_swapped(subject, chunk, block(key), here, streams))
+            here = module.at(rows) if hasattr(module, "at") else module
+            swapped[key].append(_swapped(subject, chunk, block_of(key), here, streams))
             bar.update(len(chunk))
     bar.close()
     joined = {key: np.concatenate(parts) for key, parts in swapped.items()}
@@ -152,23 +157,44 @@ def sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
 
 
 class Streams:
-    """The residual stream entering each of `blocks` on a batch, and the base losses, recorded when
-    first asked for."""
+    """The base losses on a batch and the residual stream that enters each of `blocks`, from one
+    pass that runs when either is first asked for: both may be in the cache."""
 
     def __init__(self, subject: Subject, chunk: Windows, blocks: Sequence[int]):
-        self.subject, self.chunk, self.blocks, self.at = subject, chunk, blocks, {}
+        self.subject, self.chunk, self.blocks = subject, chunk, blocks
+        self._losses: torch.Tensor | None = None
+        self._entering: dict[int, torch.Tensor] = {}
 
-    def __call__(self, block: int | None) -> torch.Tensor:
-        if not self.at:
-            with record(self.subject, on_residual=self.at.__setitem__, blocks=self.blocks):
-                self.at[None] = losses(self.subject, self.chunk.tokens)
-        return self.at[block]
+    def base_losses(self) -> torch.Tensor:
+        """[n, predictions], nats."""
+        self._run_once()
+        return self._losses
+
+    def entering(self, block: int) -> torch.Tensor:
+        """[n, position, d_model]."""
+        self._run_once()
+        return self._entering[block]
+
+    def _run_once(self) -> None:
+        if self._losses is not None:
+            return
+
+        def keep(block: int, hidden: torch.Tensor) -> None:
+            self._entering[block] = hidden
+
+        with record(self.subject, on_residual=keep, blocks=self.blocks):
+            self._losses = losses(self.subject, self.chunk.tokens)
+
+
+def block_of(key) -> int:
+    """The block of a key of `modules`: block, or (block, name, …)."""
+    return key[0] if isinstance(key, tuple) else key
 
 
 @step(version=2, ignore=("streams",))
 def _base(subject: Subject, chunk: Windows, streams: Streams) -> np.ndarray:
     """Losses with no swap, [n, predictions]."""
-    return streams(None).cpu().numpy()
+    return streams.base_losses().cpu().numpy()
 
 
 @step(version=2, ignore=("streams",))
@@ -176,7 +202,8 @@ def _swapped(
     subject: Subject, chunk: Windows, block: int, module: nn.Module, streams: Streams
 ) -> np.ndarray:
     """Losses with `module` in the place of a block's FFN, [n, predictions]."""
-    with resume(subject, block, streams(block)), swap(subject.blocks[block], module):
+    entering = streams.entering(block)
+    with resume(subject, block, entering), swap(subject.blocks[block], module):
         return losses(subject, chunk.tokens).cpu().numpy()
 
 
@@ -203,8 +230,8 @@ def expected_added_loss(
             x, y, leaf = at[b]  # [1, position, d_model]
             error = (module.to(x.device)(x) - y) * ~module.massive(x)[..., None]
             along = (leaf.grad * error).double().sum(-1)[:, subject.n_start :]  # g·e, [1, position]
-            terms[k, 0, n] = along.sum() / len(target)
-            terms[k, 1, n] = along.square().sum() / 2 / len(target)
+            terms[k, 0, n] = float(along.sum()) / len(target)
+            terms[k, 1, n] = float(along.square().sum()) / 2 / len(target)
     return terms
 
 
@@ -269,7 +296,10 @@ def heal(
 
 
 def trainable(module: nn.Module) -> nn.Module:
-    """A copy whose parameters can be trained; an AffineMap becomes an nn.Linear."""
+    """A copy whose parameters can be trained; an AffineMap becomes an nn.Linear. Raises InputError
+    for a repaired map, whose FFN on massive positions would be lost."""
+    if isinstance(module, RepairedMap):
+        raise InputError("a repaired map cannot be healed: give the plain map of its block.")
     if isinstance(module, AffineMap):
         linear = nn.Linear(*module.weight.shape)
         linear.load_state_dict({"weight": module.weight.T.float(), "bias": module.bias.float()})

@@ -111,11 +111,12 @@ def _hub(path: str, config: str | None = None, test: str | None = "test", lines:
         import datasets
 
         rows = datasets.load_dataset(path, config, split=split, streaming=True)
-        texts, documents, total = (row["text"] for row in rows), [], 0
+        texts = (row["text"] for row in rows)
+        documents, n_characters = [], 0
         for document in articles_of_lines(texts) if lines else texts:
             documents.append(document)
-            total += len(document)
-            if total > HUB_CHARACTERS:
+            n_characters += len(document)
+            if n_characters > HUB_CHARACTERS:
                 break
         return documents
 
@@ -143,7 +144,9 @@ def _gutenberg(book: int) -> Callable[[], list[str]]:
                 f"book {book} could not be had from Project Gutenberg ({error}): check the "
                 "network, or save it as a text file and give its path as corpus."
             ) from None
-        return pieces(re.split(r"\*\*\* (?:START|END) OF TH[^\n]*\*\*\*", f"{text}\n")[:2][-1])
+        parts = re.split(r"\*\*\* (?:START|END) OF TH[^\n]*\*\*\*", f"{text}\n")
+        # The book stands between the two marks; a page without marks is taken whole.
+        return pieces(parts[1] if len(parts) > 1 else parts[0])
 
     return load
 
@@ -175,26 +178,35 @@ def load_corpus(name: str) -> Corpus:
     """The corpus of that name, or of the text file at that path, in pieces of about 10,000
     characters. Raises InputError if it cannot be had, holds no words or cannot be cut in two."""
     check_corpus(name)
-    if name in CORPORA:
-        parts = CORPORA[name]()
+    parts = CORPORA[name]() if name in CORPORA else pieces(_read_text(name))
+    if isinstance(parts, tuple):
+        fit, test = parts
     else:
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            text = "\0"
-        if "\0" in text:
-            raise InputError(f"corpus {name!r} is not a text file: give one in UTF-8.")
-        parts = pieces(text)
-    if not isinstance(parts, tuple):
-        cut = len(parts) - max(1, round(TEST_SHARE * len(parts)))
-        parts = parts[:cut], parts[cut:]
-    fit, test = ([d for d in part if any(map(str.isalpha, d))] for part in parts)
+        n_test = max(1, round(TEST_SHARE * len(parts)))
+        fit, test = parts[: len(parts) - n_test], parts[len(parts) - n_test :]
+    fit = [document for document in fit if _has_letters(document)]
+    test = [document for document in test if _has_letters(document)]
     if not fit or not test:
         raise InputError(
             f"corpus {name!r} is too short to be cut into a fit and a test part: give a text of at "
             "least 20,000 characters."
         )
     return Corpus(Path(name).stem, fit, test)
+
+
+def _read_text(name: str) -> str:
+    """A text file. Raises InputError where it is none."""
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        text = None
+    if text is None or "\0" in text:
+        raise InputError(f"corpus {name!r} is not a text file: give one in UTF-8.")
+    return text
+
+
+def _has_letters(document: str) -> bool:
+    return any(character.isalpha() for character in document)
 
 
 def articles_of_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -315,10 +327,11 @@ def start_token(tokenizer) -> int | None:
 
     Found by tokenizing a word, for attributes such as `add_bos_token` do not always tell.
     """
-    plain = tokenizer("word", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("word")["input_ids"]
-    in_front = whole[: len(whole) - len(plain)] if whole[-len(plain) :] == plain else whole[:1]
-    return in_front[0] if in_front and whole[: len(plain)] != plain else None
+    word = tokenizer("word", add_special_tokens=False)["input_ids"]
+    with_special = tokenizer("word")["input_ids"]
+    if with_special[: len(word)] == word:  # nothing in front; something may follow
+        return None
+    return with_special[0] if with_special else None
 
 
 def cut_windows(

@@ -129,19 +129,24 @@ def _through(
 
 def find_norm(subject: Subject, block: int) -> nn.Module:
     """The module of a block whose output is its FFN's input, found in a tiny pass."""
-    made, read = {}, []
+    outputs: dict[nn.Module, object] = {}
+    read: list[int] = []  # where the FFN's input lies in memory
     layer = get_block(subject, block).layer
-    handles = [
-        m.register_forward_hook(lambda m, args, out: made.update({m: out}))
-        for m in layer.modules()
-        if not [*m.children()]
-    ]
-    with record(subject, lambda _, x, y: read.append(x.data_ptr()), blocks=[block]):
-        subject.model(torch.tensor([[1, 3, 4]], device=subject.device), use_cache=False)
-    for handle in handles:
-        handle.remove()
-    for module, out in made.items():
-        if isinstance(out, torch.Tensor) and out.data_ptr() == read[0] and out.dim() == 3:
+
+    def keep(module: nn.Module, _, output) -> None:
+        outputs[module] = output
+
+    leaves = [module for module in layer.modules() if not [*module.children()]]
+    handles = [module.register_forward_hook(keep) for module in leaves]
+    try:
+        with record(subject, lambda _, x, y: read.append(x.data_ptr()), blocks=[block]):
+            subject.model(torch.tensor([[1, 3, 4]], device=subject.device), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for module, output in outputs.items():
+        is_stream = isinstance(output, torch.Tensor) and output.dim() == 3
+        if is_stream and output.data_ptr() == read[0]:
             return module
     raise InputError(
         f"block {block} of {subject.name}: no norm hands its output to the FFN, so token and "
@@ -165,27 +170,40 @@ def features(subject: Subject, windows: Windows, counts: np.ndarray) -> np.ndarr
     tokenizer, ids = subject.tokenizer, windows.tokens.numpy()
     words, _ = spelled(tokenizer)
     kind = token_kinds(tokenizer)
-    ends = np.array([w[-1:] in (".", "!", "?") for w in words])
-    table = {
+    # Features of the token, by its number: [vocabulary].
+    of_token = {
         "log frequency": np.log(counts[: len(words)] + 1.0),
-        **{k: kind == k for k in KINDS[:4]},
-        "length": np.array([len(w) for w in words]),
-        "capitalised": np.array([w[:1].isupper() for w in words]),
+        "length": np.array([len(word) for word in words]),
+        "capitalised": np.array([word[:1].isupper() for word in words]),
     }
-    live = _predictions(subject, windows)
-    before = [[len({*row[:t]} & {row[t]}) for t in range(len(row))] for row in ids.tolist()]
+    for name in ("punctuation", "number", "function word", "subword"):
+        of_token[name] = kind == name  # a content word is none of these
+    columns = {name: values[ids] for name, values in of_token.items()}
+    # Features of the position: [n, seq_len].
     position = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
-    shifted = np.pad(ends[ids][:, :-1], ((0, 0), (1, 0)), constant_values=True)
-    rest = {
-        "position": np.log1p(position),
-        "first position": position == 0,
-        "seen before": np.array(before),
-        "sentence start": shifted,
-        "own loss": np.pad(live["loss"], ((0, 0), (1, 0))),
-        "next-token entropy": live["entropy"],
-    }
-    columns = {k: v[ids] for k, v in table.items()} | rest
+    columns["position"] = np.log1p(position)
+    columns["first position"] = position == 0
+    columns["seen before"] = _seen_before(ids)
+    # A sentence starts after the end of one, and at the start of a window.
+    ends_sentence = np.array([word[-1:] in (".", "!", "?") for word in words])[ids]
+    one_in_front = ((0, 0), (1, 0))
+    columns["sentence start"] = np.pad(ends_sentence[:, :-1], one_in_front, constant_values=True)
+    # Features of what the model predicts.
+    predictions = _predictions(subject, windows)
+    columns["own loss"] = np.pad(predictions["loss"], one_in_front)
+    columns["next-token entropy"] = predictions["entropy"]
     return np.stack([columns[name].astype(float) for name in FEATURES], -1)
+
+
+def _seen_before(ids: np.ndarray) -> np.ndarray:
+    """Whether a token stands earlier in its window too, bool like ids [n, seq_len]."""
+    repeated = np.zeros(ids.shape, bool)
+    for n, row in enumerate(ids.tolist()):
+        seen: set[int] = set()
+        for t, token in enumerate(row):
+            repeated[n, t] = token in seen
+            seen.add(token)
+    return repeated
 
 
 FEATURES_OF_AUTHOR = (

@@ -68,33 +68,21 @@ def train(
     compiled: bool = False,
 ) -> list[float]:
     """Train `model` in place and return each step's loss in nats. No window is read again before
-    all others are. Same seed, same machine, same weights.
+    all others are. Same seed, same machine, same weights (of a model without dropout).
 
     `look(step, state)` is called before the first (0) and after each step in `at`, with the model
     in eval mode; it must not change it. `begin`: a `state()` of an earlier run to go on from, to
-    the last bit. `checkpoints`: a folder for one such state every so many steps; the last whole one
-    there is gone on from, and the folder goes when the training is done. `compiled`: a Llama's
+    the last bit. `checkpoints`: a folder that gets such a state after each
+    `every` steps; a training goes on from the last whole one, and the folder goes when it is done.
+    `compiled`: a Llama's
     layers and the loss go through torch.compile, which rounds otherwise and needs a C++ compiler.
     Under `accelerate launch` every process reads its share of a batch; on a GPU in bfloat16.
     """
     on_gpu = torch.cuda.is_available()
     # autocast stands around the forward pass below, so that `look` reads in float32
     accelerator = Accelerator(mixed_precision="no")
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [
-        {"params": matrices, "weight_decay": recipe.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    plain = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, recipe.beta2), fused=True)
-    kind, options = "cosine_with_min_lr", {"min_lr_rate": 0.1}
-    if recipe.decay is not None:
-        kind = "warmup_stable_decay"
-        options = {"num_decay_steps": recipe.decay, "decay_type": "linear"}
-    schedule = get_scheduler(
-        kind, plain, recipe.warmup, recipe.steps, scheduler_specific_kwargs=options
-    )
-    rate = schedule.lr_lambdas[0]  # of the peak, at a step
+    plain = _adamw(model, recipe)
+    rate = _rate(plain, recipe)
     wrapped, optimizer = accelerator.prepare(model, plain)
     loss_of = next_token_loss
     forwards: dict[nn.Module, Callable] = {}
@@ -106,11 +94,8 @@ def train(
         }
     begin = _newest(checkpoints) or begin
     losses = _restore(begin, model, plain) if begin else []
-    # Every window once, then all again in another order, as long as there are steps.
-    generator = torch.Generator().manual_seed(recipe.seed)
-    n_epochs = -(-recipe.steps * recipe.batch // len(data))
-    order = torch.cat([torch.randperm(len(data), generator=generator) for _ in range(n_epochs)])
-    share = slice(accelerator.process_index, None, accelerator.num_processes)
+    order = _order(len(data), recipe)
+    of_process = slice(accelerator.process_index, None, accelerator.num_processes)
     bar = tqdm(range(len(losses), recipe.steps + 1), desc="training", delay=2, leave=False)
     for step in bar:
         if look and step in at:
@@ -122,7 +107,7 @@ def train(
             with whole(checkpoints / f"{step:08d}.safetensors") as part:
                 save_file(_state(model, plain, losses), part)
         wrapped.train()
-        chosen = order[step * recipe.batch : (step + 1) * recipe.batch][share]
+        chosen = order[step * recipe.batch : (step + 1) * recipe.batch][of_process]
         tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
         in_bfloat16 = on_gpu or recipe.bfloat16
         rounded = torch.autocast(tokens.device.type, torch.bfloat16, enabled=in_bfloat16)
@@ -146,6 +131,38 @@ def train(
     if checkpoints and accelerator.is_main_process:
         shutil.rmtree(checkpoints, ignore_errors=True)
     return losses
+
+
+def _adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW that decays matrices alone."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, recipe.beta2), fused=True)
+
+
+def _rate(optimizer: torch.optim.Optimizer, recipe: Recipe) -> Callable[[int], float]:
+    """The learning rate at a step as a share of its peak: the function inside transformers'
+    schedule, which has no state and so needs no checkpoint."""
+    if recipe.decay is None:
+        kind, options = "cosine_with_min_lr", {"min_lr_rate": 0.1}
+    else:
+        kind = "warmup_stable_decay"
+        options = {"num_decay_steps": recipe.decay, "decay_type": "linear"}
+    schedule = get_scheduler(
+        kind, optimizer, recipe.warmup, recipe.steps, scheduler_specific_kwargs=options
+    )
+    return schedule.lr_lambdas[0]
+
+
+def _order(n_windows: int, recipe: Recipe) -> torch.Tensor:
+    """Every window once, then all again in another order, as long as there are steps."""
+    generator = torch.Generator().manual_seed(recipe.seed)
+    n_epochs = math.ceil(recipe.steps * recipe.batch / n_windows)
+    return torch.cat([torch.randperm(n_windows, generator=generator) for _ in range(n_epochs)])
 
 
 def worth_compiling(steps: int) -> bool:
@@ -189,9 +206,11 @@ def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimi
         p.data.copy_(torch.as_tensor(state[f"weight.{name}"]))
         if f"exp_avg.{name}" in state:
             moments = ("exp_avg", "exp_avg_sq")
-            optimizer.state[p] = {"step": torch.tensor(float(len(losses)))} | {
-                m: torch.as_tensor(state[f"{m}.{name}"]).to(p.device, copy=True) for m in moments
-            }
+            # A fused optimizer counts its steps where the parameter lies.
+            optimizer.state[p] = {"step": torch.tensor(float(len(losses)), device=p.device)}
+            for moment in moments:
+                kept = torch.as_tensor(state[f"{moment}.{name}"])
+                optimizer.state[p][moment] = kept.to(p.device, copy=True)
     return losses
 
 

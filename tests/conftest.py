@@ -6,6 +6,8 @@ import os
 import shutil
 import tempfile
 
+# A test forks, and a forked process with several threads of OpenMP stands still.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 CACHE = tempfile.mkdtemp(prefix="nonlinearity-tests-")
 os.environ["NONLINEARITY_CACHE"] = CACHE  # before lib is imported: nobody's cache is touched
 

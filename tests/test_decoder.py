@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lib.allocation import placement, taper
 from lib.decoder import Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
-from lib.lab import Lab, Yardstick, sign_turns, train_all, train_decoder
+from lib.lab import Lab, Yardstick, train_all, train_decoder, under_other_recipes
 from lib.pretraining import Setup, fit_decoder, trunk
 from lib.stats import Interval
 from lib.text import Windows
@@ -347,15 +347,21 @@ def test_nothing_is_judged_where_doubling_gains_less_than_ten_times_the_scatter(
     [(id, gain, of_control, difference, note)] = judged
     assert id == "an-id" and gain.value == difference.value == pytest.approx(0.0203, abs=1e-4)
     assert bool(gain.low > 0) is sees and of_control.value == pytest.approx(control.mean())
-    assert note == ("the sign turns with a cosine" if sees else "")
+    assert note.endswith("the sign turns with a cosine") is sees
+    assert (yardstick.finding("it gains") == "it gains") is sees
 
 
-def test_a_turned_sign_is_named():
-    gain = Interval(0.02, 0.01, 0.03)
-    others = {"half a pass": Interval(-0.02, -0.03, -0.01), "another start": Interval(-0.1, -1, 1)}
-    assert sign_turns(gain, others) == "the sign turns with half a pass"
-    assert sign_turns(Interval(-0.02, -0.03, -0.01), {"a": gain}) == "the sign turns with a"
-    assert sign_turns(gain, {"a": gain}) == ""
+def test_a_gain_under_other_recipes_is_told_and_a_turned_sign_named():
+    gain, loss = Interval(0.02, 0.01, 0.03), Interval(-0.02, -0.03, -0.01)
+    unclear = Interval(-0.1, -1, 1)
+    found = under_other_recipes(gain, {"half a pass": loss, "another start": unclear})
+    assert found == (
+        "half a pass −0.020 ± 0.010; another start −0.100 ± 1.100; the sign turns with half a pass"
+    )
+    assert "turns with a" in under_other_recipes(loss, {"a": gain})
+    assert under_other_recipes(gain, {"a": gain}) == "a +0.020 ± 0.010"
+    # A gain that is not visible itself has no sign that could turn.
+    assert "turns" not in under_other_recipes(unclear, {"a": gain, "b": loss})
 
 
 def test_a_lab_refuses_what_it_cannot_train(lab):

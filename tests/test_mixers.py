@@ -62,6 +62,16 @@ def test_no_model_sees_the_future(kind):
     assert moved[6:].any().item() is (kind != "last token")
 
 
+def test_the_control_without_mixing_keeps_the_bias_of_each_position():
+    """So the difference from a linear mixer is the mixing alone."""
+    torch.manual_seed(0)
+    model = MODELS["last token"](11, 8, 32)
+    logits = model(torch.full((1, 8), 3)).logits[0]
+    assert model.mixings[0].b.requires_grad and not torch.allclose(logits[0], logits[5])
+    _, c, _ = composed(model)
+    assert torch.equal(c, torch.eye(8).double())
+
+
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_composed_mixer_is_the_mixer_layer_by_layer(layers):
     torch.manual_seed(0)
@@ -138,6 +148,31 @@ def test_a_composed_linear_mixer_is_the_mixer(blocks, maps):
         composed(MODELS["ReLU"](11, 8, 24))
     with pytest.raises(InputError, match="9 tokens exceed"):
         model(torch.zeros(1, 9, dtype=torch.long))
+
+
+def test_the_posts_t2_and_t3_lack_a_factor_each():
+    """The recurrence t_k = Q Σ_{j<k} c[k-1, j] t_j, step by step, and as polynomials in Q."""
+    torch.manual_seed(1)
+    q, t0 = torch.randn(7, 7).double(), torch.eye(7).double()[4]
+    c = torch.randn(3, 3).double().tril()
+    t = [t0]
+    for k in (1, 2, 3):
+        t.append(q @ sum(c[k - 1, j] * t[j] for j in range(k)))
+    c0, c1, c2, c3, c4, c5 = c[*torch.tril_indices(3, 3)]  # as the post counts them
+    t1, square, cube = q @ t0, q @ q @ t0, q @ q @ q @ t0
+    assert torch.allclose(t[2], c1 * t1 + c2 * c0 * square)
+    assert torch.allclose(t[3], c3 * t1 + (c4 * c0 + c5 * c1) * square + c5 * c2 * c0 * cube)
+    assert not torch.allclose(t[2], c1 * t1 + c0 * square)  # as the post prints it
+    assert not torch.allclose(t[3], c3 * t1 + (c4 * c0 + c5 * c1) * square + c0 * cube)
+
+
+def test_a_sum_of_two_pairs_is_no_pair():
+    """What a token at each position adds to the last logits: of one pair all are multiples of Q."""
+    torch.manual_seed(2)
+    (q1, q2), (c1, c2) = torch.randn(2, 5, 5).double(), torch.randn(2, 6).double()
+    one = torch.stack([a * q1.flatten() for a in c1])  # [position, vocab²]
+    both = torch.stack([a * q1.flatten() + b * q2.flatten() for a, b in zip(c1, c2)])
+    assert torch.linalg.matrix_rank(one) == 1 and torch.linalg.matrix_rank(both) == 2
 
 
 def test_matched_widths_have_equal_parameters():

@@ -138,7 +138,7 @@ def test_kneser_ney_is_a_distribution_and_beats_lower_orders(subject, fit, test)
     model = KneserNey(tokens % 7, 7, 3)
     every = np.stack([[tokens[0, 0] % 7, tokens[0, 1] % 7, w] for w in range(7)])
     assert np.exp(-model.losses(every)[:, 1]).sum() == pytest.approx(1)
-    with pytest.raises(InputError, match="order 4 of 7 tokens is not counted"):
+    with pytest.raises(InputError, match="4-grams are not counted"):
         KneserNey(tokens, 7, 4)
 
 
