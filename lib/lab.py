@@ -11,16 +11,21 @@ from tqdm import tqdm
 from lib.cache import step
 from lib.decoder import Decoder, Shape, build_decoder
 from lib.errors import InputError
+from lib.linear import zero_ablation
+from lib.model import as_subject
 from lib.ngram import KneserNey
 from lib.pretraining import read, trained_decoder, trunk
 from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
 from lib.stats import Interval, over_seeds
+from lib.swap import sweep
 from lib.text import Windows, cut_windows, load_corpus
 from lib.train import Recipe, train, train_tokenizer, worth_compiling
 
 MIXTURE = ("wikipedia", "king-james", "python-docs")
 MOST_PASSES = 2
 """over the text: a third pass would be memorized"""
+ABLATED = 200
+"""windows of each text on which FFNs of a trained model are ablated"""
 LOOK_EVERY = 50
 """steps over which a kept training curve is averaged"""
 Widths = Sequence[int] | Callable[[int], Sequence[int]]
@@ -74,6 +79,17 @@ class Lab:
         """The model that `train` trained; it is trained again unless it is in the cache."""
         found = train_decoder(*self._given(widths, seed, passes))
         return trained_decoder(found, list(widths), self.shape)
+
+    def ablations(self, widths: Sequence[int], seed: int, passes: float = 1) -> np.ndarray:
+        """What taking out the FFN of each layer alone adds to the loss of a trained model (zero
+        ablation), [layers], mean over the texts, nats a token, on up to ABLATED odd windows of
+        each. What was measured earlier comes from data/runs."""
+        given = self._given(widths, seed, passes)
+        digest = ablate_decoder.recipe(*given, ABLATED)
+        rows = kept_rows("decoder", digest) if digest else ()
+        found = rows if len(rows) else ablate_decoder(*given, ABLATED)
+        layer = found.experiment.str.removeprefix("without FFN ").astype(int)
+        return found.groupby(layer).loss.mean().to_numpy()
 
     def loss(
         self, widths: Sequence[int], seed: int, passes: float = 1, half: str = "odd"
@@ -191,6 +207,39 @@ def train_decoder(
     return {"losses": losses} | weights
 
 
+@step(version=1)
+def ablate_decoder(
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: Recipe,
+    start: str,
+    marks: tuple[int, ...],
+    curve: bool,
+    most: int,
+) -> pd.DataFrame:
+    """Losses that zero ablation of each FFN of `train_decoder`'s model adds: experiment ("without
+    FFN 3"), text, loss."""
+    given = (widths, shape, data, tests, recipe, start, marks, curve)
+    model = trained_decoder(train_decoder(*given), widths, shape)
+    subject = as_subject(model, name="a trained decoder")
+    nothing = zero_ablation(subject)
+    rows: list[dict] = []
+    for text, windows in tests.items():
+        odd = windows[windows.document % 2 == 1]
+        some = odd[:: max(1, len(odd) // most)][:most]
+        swept = sweep(subject, some, nothing)
+        for layer in nothing:
+            added = float((swept.swapped[layer] - swept.base).mean())
+            rows.append({"experiment": f"without FFN {layer}", "text": text, "loss": added})
+    setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
+    row = dict(setting=setting, seed=recipe.seed, step=recipe.steps, half="odd")
+    digest = ablate_decoder.recipe(*given, most)
+    keep_rows("decoder", digest, [one | row for one in rows])
+    return pd.DataFrame(rows)
+
+
 Job = tuple[Lab, Sequence[int], int, Sequence[float]]
 """a lab, widths, a seed, and after how many passes over the text a training ends, each a branch"""
 
@@ -241,13 +290,24 @@ class Yardstick:
 
     def finding(self, words: str) -> str:
         """The words of a finding; where nothing can be judged, words that say so."""
-        return words if self.sees else f"Nothing can be judged here: {self}"
+        if self.sees:
+            return words
+        return (
+            f"Nothing can be judged here: doubling all widths gains {self.gain:.3f} nats, less "
+            f"than ten times its SD over seeds, {self.scatter:.4f}."
+        )
 
-    def over(self, values: np.ndarray) -> Interval:
+    def over(self, values: np.ndarray, level: float = 0.95) -> Interval:
         """Mean over seeds with its t-interval; none where nothing can be judged."""
         if not self.sees:
             return Interval(float(np.mean(values)), np.nan, np.nan)
-        return over_seeds(values)
+        return over_seeds(values, level)
+
+    def visible(self, values: np.ndarray) -> str:
+        """The smallest effect that would be seen in a paired difference, in nats; empty where
+        nothing can be judged."""
+        half_width = self.over(values).high - float(np.mean(values))
+        return f"{half_width:.3f}" if np.isfinite(half_width) else ""
 
     def judge(
         self,

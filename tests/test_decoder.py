@@ -14,7 +14,7 @@ from lib.allocation import placement, taper
 from lib.decoder import Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
 from lib.lab import Lab, Yardstick, train_all, train_decoder, under_other_recipes
-from lib.pretraining import Setup, fit_decoder, trunk
+from lib.pretraining import Setup, fit_decoder, read, trunk
 from lib.stats import Interval
 from lib.text import Windows
 from lib.train import Recipe, train
@@ -242,6 +242,20 @@ def lab(data, own_cache):
     """Twenty steps a pass on a walk, evaluated on another part of it."""
     tests = {"walk": replace(data[80:], name="walk")}
     return Lab(data[:80], tests, None, SHAPE, 24, one_pass=20, n_layers=4, batch=4)
+
+
+def test_ablations_are_what_ffns_that_write_nothing_cost(lab):
+    found = lab.ablations(lab.uniform, 1, 0.5)
+    model = lab.model(lab.uniform, 1, 0.5)
+    windows = lab.tests["walk"]
+    odd = windows[windows.document % 2 == 1]
+    whole = read(model, odd).mean()
+    for k, layer in enumerate(model.model.layers):
+        weight = layer.mlp.down_proj.weight
+        kept = weight.detach().clone()
+        weight.data.zero_()
+        assert found[k] == pytest.approx(float(read(model, odd).mean() - whole), abs=1e-6)
+        weight.data.copy_(kept)
 
 
 def test_a_looking_back_head_attends_to_the_token_before(data):
