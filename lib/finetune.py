@@ -115,6 +115,8 @@ def fine_tune(
     text that does not suffice.
     """
     check_arm(subject, arm, data)
+    if weights:
+        _check_kept(arm)
     given = (subject, arm, fit, data, dict(tests), dict(marks))
     found = kept_losses(_fine_tune.recipe(*given))
     return _fine_tune(*given, weights).losses if found is None else found
@@ -131,9 +133,13 @@ def tuned(
     """What `fine_tune` with the same arguments gave, with the weights after its first stage; it is
     trained again unless these are in the cache. Raises InputError for narrow FFNs, which no cache
     keeps."""
+    _check_kept(arm)
+    return _fine_tune(subject, arm, fit, data, dict(tests), dict(marks), weights=True)
+
+
+def _check_kept(arm: Arm) -> None:
     if arm.stand_in == "narrow":
         raise InputError("the weights of narrow FFNs are not kept: use fine_tune for their losses.")
-    return _fine_tune(subject, arm, fit, data, dict(tests), dict(marks), weights=True)
 
 
 def kept_losses(digest: str | None) -> pd.DataFrame | None:

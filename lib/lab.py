@@ -331,8 +331,9 @@ def under_other_recipes(gain: Interval, others: Mapping[str, Interval]) -> str:
     0, on different sides."""
     words = []
     for name, other in others.items():
+        value = f"{other.value:+.3f}".replace("-", "−")
         half_width = f" ± {other.high - other.value:.3f}" if np.isfinite(other.high) else ""
-        words.append(f"{name} {other.value:+.3f}{half_width}".replace("-", "−"))
+        words.append(f"{name} {value}{half_width}")
     turned = [name for name, other in others.items() if _sign(gain) * _sign(other) < 0]
     if turned:
         words.append(f"the sign turns with {', '.join(turned)}")

@@ -139,7 +139,7 @@ class MixerLab:
                 tried[lr] = float(self._at(kind, width, lr, seed, "even", 0.25, 3).mean())
             best = min(tried, key=lambda lr: tried[lr])
             further = [lr for lr in (best / 2, best * 2) if lr not in tried]
-            new = further[: most - len(tried)]
+            new = further[: max(0, most - len(tried))]
         return best, min(tried) < best < max(tried)
 
     def rates(
@@ -200,7 +200,19 @@ def open_mixer_lab(run, corpus: str | None = None) -> MixerLab:
         n_ctx=run.pick(smoke=16, laptop=128, study=128, paper=128),
     )
     most = run.pick(smoke=16, laptop=400, study=400, paper=2_000)
-    return replace(lab, tests={name: windows[:most] for name, windows in lab.tests.items()})
+    some = {name: windows[:most] for name, windows in lab.tests.items()}
+    check_halves(some)
+    return replace(lab, tests=some)
+
+
+def check_halves(tests: dict[str, Windows]) -> None:
+    """Raise InputError for a test text without an even or without an odd document."""
+    for name, windows in tests.items():
+        if len({*windows.document % 2}) < 2:
+            raise InputError(
+                f"{name} has no even or no odd test document, to choose rates on and to report "
+                "on: give a longer text."
+            )
 
 
 def cut_mixer_lab(
@@ -217,12 +229,7 @@ def cut_mixer_lab(
             "smaller one, or more text."
         )
     cut = {name: cut_windows(d, tokenizer, n_ctx, run.seed, name) for name, d in tests.items()}
-    for name, windows in cut.items():
-        if len({*windows.document % 2}) < 2:
-            raise InputError(
-                f"{name} has no two test documents, one to choose rates on and one to report on: "
-                "give a longer text."
-            )
+    check_halves(cut)
     windows = cut_windows(fit, tokenizer, n_ctx, run.seed, "the fit text")
     steps = run.pick(smoke=6, laptop=1_600, study=1_600, paper=20_000)
     return MixerLab(windows, cut, tokenizer, vocab, steps)

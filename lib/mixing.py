@@ -117,7 +117,7 @@ def one_layer_llama(
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": LinearMixer,
-    "last token": functools.partial(LinearMixer, mixes=False),
+    "no mixing": functools.partial(LinearMixer, mixes=False),
     "three maps": functools.partial(LinearMixer, maps=3),
     "three blocks": functools.partial(LinearMixer, blocks=3),
     "ReLU": ReluMixer,

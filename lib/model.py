@@ -164,9 +164,9 @@ def load_subject(
     name = str(name)
     check_model(name)
     plain, untrained = name.removesuffix(RANDOM), name.endswith(RANDOM)
-    folder = _folder(plain)
     misfit: list[str] = []
     try:
+        folder = _folder(plain)
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             if untrained:
@@ -181,6 +181,8 @@ def load_subject(
                 )
                 misfit = _misfit(loading)
         model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except InputError:
+        raise
     except Exception as error:  # what configurations, weights and devices may lead to, anywhere
         why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise InputError(

@@ -166,7 +166,8 @@ def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> Non
 
 
 def effect_in_words(cost: float) -> str:
-    """What a swap does to the perplexity, as a predicate: raises it by 4%, multiplies it by 8.7."""
+    """What a swap does to the perplexity, as a predicate: raises it by 4%, multiplies it by 8.7,
+    leaves it as it is; nan has none."""
     if not cost or np.isnan(cost):
         return "leaves the perplexity as it is" if cost == 0 else "has no finite perplexity"
     if cost >= 1:

@@ -64,7 +64,9 @@ def magnitudes(subject: Subject, windows: Windows, levels: tuple[float, ...]) ->
     """Quantiles at `levels` of the magnitudes in each block's FFN, {name: [blocks, levels]}:
     "input", "hidden" (what the writer reads) and "gate" (the activation's output)."""
     kept = {name: [[] for _ in subject.blocks] for name in ("input", "hidden", "gate")}
-    first = subject.n_start + EVERY // 2  # in the middle: the first positions are unlike the rest
+    n_text = windows.tokens.shape[1] - subject.n_start
+    # From the middle of the first stretch: the first positions are unlike the rest.
+    first = subject.n_start + min(EVERY, n_text) // 2
     handles = []
 
     def watch(module: nn.Module, values: list[np.ndarray], of_output: bool) -> None:
@@ -189,8 +191,10 @@ def _thinned(
 ) -> dict[int, Thinned]:
     if not 0 <= share <= 1:
         raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
-    quantiles = magnitudes(subject, windows, tuple(level_of.values()))
-    recipe = windows.recipe and f"{how} {share} on {windows.recipe}"
+    levels = tuple(level_of.values())
+    quantiles = magnitudes(subject, windows, levels)
+    made = magnitudes.recipe(subject, windows, levels)
+    recipe = made and f"{how} {share} by {made}"
     found = {}
     for block in subject.blocks:
         cuts = {}

@@ -72,11 +72,11 @@ def train(
 
     `look(step, state)` is called before the first (0) and after each step in `at`, with the model
     in eval mode; it must not change it. `begin`: a `state()` of an earlier run to go on from, to
-    the last bit. `checkpoints`: a folder that gets such a state after each
-    `every` steps; a training goes on from the last whole one, and the folder goes when it is done.
-    `compiled`: a Llama's
-    layers and the loss go through torch.compile, which rounds otherwise and needs a C++ compiler.
-    Under `accelerate launch` every process reads its share of a batch; on a GPU in bfloat16.
+    the last bit. `checkpoints`: a folder that gets such a state after each `every` steps; a
+    training goes on from the last whole one, and the folder goes when it is done. `compiled`: a
+    Llama's layers and the loss go through torch.compile, which rounds otherwise and needs a C++
+    compiler. Under `accelerate launch` every process reads its share of a batch; on a GPU in
+    bfloat16.
     """
     on_gpu = torch.cuda.is_available()
     # autocast stands around the forward pass below, so that `look` reads in float32

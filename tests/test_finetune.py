@@ -249,6 +249,10 @@ def test_bad_input_gets_one_sentence(given):
         (Arm("map", ((1,),), (2, 2)), r"1 stages have 2 numbers of steps"),
         (Arm("none", ((),), (21,)), r"21 steps of fresh text need as many windows.*has 20"),
         (Arm("nothing", ((),), (2,)), r"unknown stand-in 'nothing'.*none, map"),
+        (Arm("none", ((1,),), (2,)), r"nothing replaces blocks \[1\]"),
+        (Arm("narrow", ((1,), (2,)), (1, 1)), r"narrow FFNs are put in at one stage only"),
     ):
         with pytest.raises(InputError, match=message):
             fine_tune(subject, arm, fit, data, tests, {"test": (0,)})
+    with pytest.raises(InputError, match="the weights of narrow FFNs are not kept"):
+        fine_tune(subject, Arm("narrow", ((1,),), (2,)), fit, data, tests, {"test": (0,)}, True)

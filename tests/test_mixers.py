@@ -59,13 +59,13 @@ def test_no_model_sees_the_future(kind):
     torch.manual_seed(0)
     moved = changes(MODELS[kind](11, 8, 32))
     assert not moved[:5].any() and moved[5]
-    assert moved[6:].any().item() is (kind != "last token")
+    assert moved[6:].any().item() is (kind != "no mixing")
 
 
 def test_the_control_without_mixing_keeps_the_bias_of_each_position():
     """So the difference from a linear mixer is the mixing alone."""
     torch.manual_seed(0)
-    model = MODELS["last token"](11, 8, 32)
+    model = MODELS["no mixing"](11, 8, 32)
     logits = model(torch.full((1, 8), 3)).logits[0]
     assert model.mixings[0].b.requires_grad and not torch.allclose(logits[0], logits[5])
     _, c, _ = composed(model)
