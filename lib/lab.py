@@ -85,9 +85,9 @@ class Lab:
         ablation), [layers], mean over the texts, nats a token, on up to ABLATED odd windows of
         each. What was measured earlier comes from data/runs."""
         given = self._given(widths, seed, passes)
-        digest = ablate_decoder.recipe(*given, ABLATED)
+        digest = ablate_decoder.recipe(given, ABLATED)
         rows = kept_rows("decoder", digest) if digest else ()
-        found = rows if len(rows) else ablate_decoder(*given, ABLATED)
+        found = rows if len(rows) else ablate_decoder(given, ABLATED)
         layer = found.experiment.str.removeprefix("without FFN ").astype(int)
         return found.groupby(layer).loss.mean().to_numpy()
 
@@ -208,20 +208,10 @@ def train_decoder(
 
 
 @step(version=1)
-def ablate_decoder(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: Recipe,
-    start: str,
-    marks: tuple[int, ...],
-    curve: bool,
-    most: int,
-) -> pd.DataFrame:
-    """Losses that zero ablation of each FFN of `train_decoder`'s model adds: experiment ("without
-    FFN 3"), text, loss."""
-    given = (widths, shape, data, tests, recipe, start, marks, curve)
+def ablate_decoder(given: tuple, most: int) -> pd.DataFrame:
+    """Losses that zero ablation of each FFN of `train_decoder(*given)` adds, on up to `most` odd
+    windows of each text: experiment ("without FFN 3"), text, loss."""
+    widths, shape, _, tests, recipe, start, *_ = given
     model = trained_decoder(train_decoder(*given), widths, shape)
     subject = as_subject(model, name="a trained decoder")
     nothing = zero_ablation(subject)
@@ -235,7 +225,7 @@ def ablate_decoder(
             rows.append({"experiment": f"without FFN {layer}", "text": text, "loss": added})
     setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
     row = dict(setting=setting, seed=recipe.seed, step=recipe.steps, half="odd")
-    digest = ablate_decoder.recipe(*given, most)
+    digest = ablate_decoder.recipe(given, most)
     keep_rows("decoder", digest, [one | row for one in rows])
     return pd.DataFrame(rows)
 
