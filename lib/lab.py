@@ -54,6 +54,8 @@ class Lab:
     decay: float | None = 0.4
     """share of the steps in which the rate falls to 0; None: a cosine to a tenth"""
     start: str = "looking-back"
+    ffn_from: float = 0.2
+    """share of one pass after which FFNs begin to learn"""
     curve: bool = False
     """whether a training's own loss is kept along the way"""
 
@@ -143,6 +145,7 @@ class Lab:
             warmup=max(1, round(self.warmup * self.one_pass)),
             decay=None if self.decay is None else round(self.decay * steps),
             seed=seed,
+            ffn_from=round(self.ffn_from * self.one_pass),
         )
         marks = self._branch_steps(passes)
         return [*widths], self.shape, self.fit, self.tests, recipe, self.start, marks, self.curve
@@ -189,6 +192,7 @@ def train_decoder(
         begin = trunk(marks, widths, shape, data, endless, start, compiled)
     trained = train(model, data, recipe, begin=begin, compiled=compiled)
     setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
+    setting += f", FFNs from step {recipe.ffn_from}" if recipe.ffn_from else ""
     setting += ", cosine" if recipe.decay is None else ""
     row = dict(experiment="decoder", setting=setting, seed=recipe.seed)
     rows: list[dict] = []
@@ -261,59 +265,37 @@ def scatter(gains: np.ndarray) -> float:
     return float(np.std(gains, ddof=1)) if len(gains) > 1 else float("nan")
 
 
-class Yardstick:
-    """What doubling all widths gains, by which a report on allocation judges. Nothing is judged
-    unless that is ten times the scatter over seeds of a paired difference."""
+def gate(doubling: np.ndarray, asked: float = 10) -> str:
+    """What doubling all widths gains, [seeds], in words: width is told apart where that is `asked`
+    times its scatter over seeds."""
+    times = doubling.mean() / scatter(doubling)
+    words = (
+        f"Doubling all widths gains {doubling.mean():.3f} nats, {times:.1f} times its SD over seeds"
+    )
+    if times >= asked:
+        return f"{words}: the gate of {asked:g} times is passed."
+    return f"{words}: the gate of {asked:g} times is not passed, so small gains are not told apart."
 
-    def __init__(self, lab: Lab, seeds: Sequence[int]):
-        self.gains = lab.gains(lab.doubled, seeds)
-        """nats a token, [seeds], one pass"""
-        self.gain = float(self.gains.mean())
-        self.scatter = scatter(self.gains)
-        self.sees = bool(self.gain >= 10 * self.scatter)
 
-    def __str__(self) -> str:
-        return (
-            f"doubling all widths gains {self.gain:.3f} nats, SD over seeds {self.scatter:.4f}: "
-            f"{'judged' if self.sees else 'not judged'}"
-        )
+def visible(gains: np.ndarray) -> str:
+    """The smallest effect that would be seen in a paired difference, [seeds], in nats."""
+    interval = over_seeds(gains)
+    half_width = interval.high - interval.value
+    return f"{half_width:.3f}" if np.isfinite(half_width) else ""
 
-    def finding(self, words: str) -> str:
-        """The words of a finding; where nothing can be judged, words that say so."""
-        if self.sees:
-            return words
-        return (
-            f"Nothing can be judged here: doubling all widths gains {self.gain:.3f} nats, less "
-            f"than ten times its SD over seeds, {self.scatter:.4f}."
-        )
 
-    def over(self, values: np.ndarray, level: float = 0.95) -> Interval:
-        """Mean over seeds with its t-interval; none where nothing can be judged."""
-        if not self.sees:
-            return Interval(float(np.mean(values)), np.nan, np.nan)
-        return over_seeds(values, level)
-
-    def visible(self, values: np.ndarray) -> str:
-        """The smallest effect that would be seen in a paired difference, in nats; empty where
-        nothing can be judged."""
-        half_width = self.over(values).high - float(np.mean(values))
-        return f"{half_width:.3f}" if np.isfinite(half_width) else ""
-
-    def judge(
-        self,
-        run,
-        id: str,
-        here: np.ndarray,
-        control: np.ndarray,
-        others: Mapping[str, np.ndarray] | None = None,
-    ) -> None:
-        """Judge a row by a gain: the control's losses [seeds] less those here. `others`: the same
-        gain under other recipes, {name: [seeds]}; the row gives each, and says where the sign
-        turns."""
-        gain = self.over(control - here)
-        elsewhere = {name: self.over(values) for name, values in (others or {}).items()}
-        note = under_other_recipes(gain, elsewhere)
-        run.compare(id, gain, self.over(control), gain, note=note)
+def judge(
+    run,
+    id: str,
+    here: np.ndarray,
+    control: np.ndarray,
+    others: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Judge a row by a gain: the control's losses [seeds] less those here. `others`: the same gain
+    under other recipes, {name: [seeds]}; the row gives each, and says where the sign turns."""
+    gain = over_seeds(control - here)
+    elsewhere = {name: over_seeds(values) for name, values in (others or {}).items()}
+    run.compare(id, gain, over_seeds(control), gain, note=under_other_recipes(gain, elsewhere))
 
 
 def under_other_recipes(gain: Interval, others: Mapping[str, Interval]) -> str:

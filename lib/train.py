@@ -22,6 +22,8 @@ from lib.files import whole
 from lib.text import Windows
 
 State = dict[str, torch.Tensor]  # see _state
+ADAM = ("step", "exp_avg", "exp_avg_sq")
+"""what Adam knows of each parameter; a fused one counts its steps where the parameter lies"""
 
 
 def train_tokenizer(documents: list[str], vocab_size: int = 4096) -> PreTrainedTokenizerFast:
@@ -51,6 +53,8 @@ class Recipe:
     """of the order of the windows"""
     beta2: float = 0.95
     """of AdamW's second moment"""
+    ffn_from: int = 0
+    """step from which FFNs learn; before it they stay as they start"""
     bfloat16: bool = False
     """matrix products in bfloat16, the weights in float32; on a GPU always"""
 
@@ -96,6 +100,7 @@ def train(
     losses = _restore(begin, model, plain) if begin else []
     order = _order(len(data), recipe)
     of_process = slice(accelerator.process_index, None, accelerator.num_processes)
+    ffns = [p for name, p in model.named_parameters() if ".mlp." in name]
     bar = tqdm(range(len(losses), recipe.steps + 1), desc="training", delay=2, leave=False)
     for step in bar:
         if look and step in at:
@@ -118,6 +123,8 @@ def train(
             group["lr"] = recipe.lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
         accelerator.backward(loss)
+        for p in ffns if step < recipe.ffn_from else ():
+            p.grad = None
         accelerator.clip_grad_norm_(wrapped.parameters(), 1.0)
         optimizer.step()
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
@@ -188,14 +195,12 @@ def _placed(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
 
 
 def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: list) -> State:
-    """All that a training needs to go on: weights, Adam's two moments, the losses so far."""
+    """All that a training needs to go on: weights, Adam's state, the losses so far."""
     found = {"losses": torch.tensor(losses, dtype=torch.float64)}
     for name, p in model.named_parameters():
-        moments = optimizer.state[p]
         found[f"weight.{name}"] = p.detach().cpu().clone()
-        for moment in ("exp_avg", "exp_avg_sq"):
-            if moments:
-                found[f"{moment}.{name}"] = moments[moment].cpu().clone()
+        for key in ADAM if optimizer.state[p] else ():
+            found[f"{key}.{name}"] = optimizer.state[p][key].cpu().clone()
     return found
 
 
@@ -204,13 +209,9 @@ def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimi
     losses = torch.as_tensor(state["losses"]).tolist()
     for name, p in model.named_parameters():
         p.data.copy_(torch.as_tensor(state[f"weight.{name}"]))
-        if f"exp_avg.{name}" in state:
-            moments = ("exp_avg", "exp_avg_sq")
-            # A fused optimizer counts its steps where the parameter lies.
-            optimizer.state[p] = {"step": torch.tensor(float(len(losses)), device=p.device)}
-            for moment in moments:
-                kept = torch.as_tensor(state[f"{moment}.{name}"])
-                optimizer.state[p][moment] = kept.to(p.device, copy=True)
+        for key in ADAM if f"step.{name}" in state else ():
+            kept = torch.as_tensor(state[f"{key}.{name}"])
+            optimizer.state[p][key] = kept.to(p.device, copy=True)
     return losses
 
 
