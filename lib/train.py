@@ -54,7 +54,7 @@ class Recipe:
     beta2: float = 0.95
     """of AdamW's second moment"""
     ffn_from: int = 0
-    """step from which FFNs learn; before it they stay as they start"""
+    """step from which FFNs (parameters under an `mlp`) learn; before it they stay as they start"""
     bfloat16: bool = False
     """matrix products in bfloat16, the weights in float32; on a GPU always"""
 
@@ -123,8 +123,9 @@ def train(
             group["lr"] = recipe.lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
         accelerator.backward(loss)
-        for p in ffns if step < recipe.ffn_from else ():
-            p.grad = None
+        if step < recipe.ffn_from:  # FFNs do not learn yet
+            for p in ffns:
+                p.grad = None
         accelerator.clip_grad_norm_(wrapped.parameters(), 1.0)
         optimizer.step()
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
@@ -199,8 +200,8 @@ def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: lis
     found = {"losses": torch.tensor(losses, dtype=torch.float64)}
     for name, p in model.named_parameters():
         found[f"weight.{name}"] = p.detach().cpu().clone()
-        for key in ADAM if optimizer.state[p] else ():
-            found[f"{key}.{name}"] = optimizer.state[p][key].cpu().clone()
+        for key, value in optimizer.state[p].items():  # empty until a parameter learns
+            found[f"{key}.{name}"] = value.cpu().clone()
     return found
 
 
@@ -209,9 +210,10 @@ def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimi
     losses = torch.as_tensor(state["losses"]).tolist()
     for name, p in model.named_parameters():
         p.data.copy_(torch.as_tensor(state[f"weight.{name}"]))
-        for key in ADAM if f"step.{name}" in state else ():
-            kept = torch.as_tensor(state[f"{key}.{name}"])
-            optimizer.state[p][key] = kept.to(p.device, copy=True)
+        for key in ADAM:
+            if f"{key}.{name}" in state:
+                kept = torch.as_tensor(state[f"{key}.{name}"])
+                optimizer.state[p][key] = kept.to(p.device, copy=True)
     return losses
 
 

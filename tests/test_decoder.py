@@ -13,7 +13,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lib.allocation import placement, taper
 from lib.decoder import Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
-from lib.lab import Lab, gate, judge, train_all, train_decoder, under_other_recipes, visible
+from lib.lab import (
+    Lab,
+    does_width_pay,
+    judge_gain,
+    train_all,
+    train_decoder,
+    under_other_recipes,
+    visible,
+)
 from lib.pretraining import Setup, fit_decoder, read, trunk
 from lib.stats import Interval
 from lib.text import Windows
@@ -361,17 +369,18 @@ def test_a_gain_is_judged_by_its_own_scatter_and_the_gate_is_told():
             judged.append((*values, note))
 
     losses, control = np.array([3.0, 3.1, 3.2]), np.array([3.02, 3.12, 3.221])
-    judge(FakeRun(), "an-id", losses, control, {"a cosine": losses - control})
+    judge_gain(FakeRun(), "an-id", losses, control, {"a cosine": losses - control})
     [(id, gain, of_control, difference, note)] = judged
     assert id == "an-id" and gain.value == difference.value == pytest.approx(0.0203, abs=1e-4)
     assert gain.low > 0 and of_control.value == pytest.approx(control.mean())
     assert note.endswith("the sign turns with a cosine")
     assert visible(control - losses) == f"{gain.high - gain.value:.3f}" == "0.001"
     assert visible(losses[:1]) == ""
-    assert "0.061 nats, 61.0 times its SD over seeds: the gate of 10 times is passed" in gate(
-        np.array([0.060, 0.061, 0.062])
-    )
-    assert "not passed" in gate(np.array([0.1, 0.3, 0.2]))
+    said = does_width_pay(np.array([0.060, 0.061, 0.062]))
+    assert said.startswith("Doubling all widths gains 0.061 nats, 61.0 times its SD")
+    assert said.endswith(": reached.")
+    assert does_width_pay(np.array([0.1, 0.3, 0.2])).endswith(": not reached.")
+    assert "no scatter" in does_width_pay(np.array([0.1]))
 
 
 def test_a_gain_under_other_recipes_is_told_and_a_turned_sign_named():
