@@ -20,6 +20,8 @@ from lib.errors import InputError, unknown
 
 FFNS = {"swiglu": 3, "linear": 2}  # matrices of d × width in each kind
 STARTS = ("plain", "looking-back", "scaled", "llama", "zero")
+SILENT_STARTS = ("plain", "looking-back", "zero")
+"""those whose FFNs write nothing at first"""
 
 
 class DecoderConfig(LlamaConfig):

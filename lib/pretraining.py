@@ -8,7 +8,7 @@ import torch
 from tqdm import tqdm
 
 from lib.cache import cache_folder, step
-from lib.decoder import Decoder, Shape, build_decoder
+from lib.decoder import SILENT_STARTS, Decoder, Shape, build_decoder
 from lib.ngram import KneserNey
 from lib.runs import keep_rows, losses_by_half
 from lib.stats import over_seeds
@@ -32,14 +32,40 @@ def trunk(
     begin = None
     if len(marks) > 1:
         begin = trunk(marks[:-1], widths, shape, data, recipe, start, compiled)
+    elif start in SILENT_STARTS and 0 < recipe.ffn_from <= marks[0]:
+        begin = stem(len(widths), shape, data, recipe, start, compiled)
+    return _state_at(marks[-1], widths, shape, data, recipe, start, begin, compiled)
+
+
+@step(version=1)
+def stem(
+    n_layers: int, shape: Shape, data: Windows, recipe: Recipe, start: str, compiled: bool
+) -> dict:
+    """The state of a decoder, but for its FFNs, when these begin to learn. Until then they write
+    nothing, so decoders of all widths share it, and it is trained with FFNs of one unit."""
+    state = _state_at(recipe.ffn_from, [1] * n_layers, shape, data, recipe, start, None, compiled)
+    return {name: value for name, value in state.items() if ".mlp." not in name}
+
+
+def _state_at(
+    step: int,
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    recipe: Recipe,
+    start: str,
+    begin: dict | None,
+    compiled: bool,
+) -> dict:
+    """The state of a decoder after so many steps at a constant rate, from `begin` on."""
     model = build_decoder(widths, shape, start=start, seed=recipe.seed)
     states: list[dict] = []
 
     def keep(_, state: Callable[[], dict]) -> None:
         states.append(state())
 
-    constant = replace(recipe, steps=marks[-1], decay=0)
-    train(model, data, constant, look=keep, at=(marks[-1],), begin=begin, compiled=compiled)
+    constant = replace(recipe, steps=step, decay=0)
+    train(model, data, constant, look=keep, at=(step,), begin=begin, compiled=compiled)
     return states[-1]
 
 

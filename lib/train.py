@@ -206,9 +206,12 @@ def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: lis
 
 
 def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> list[float]:
-    """Put a state back into a model and its optimizer; its losses."""
+    """Put a state back into a model and its optimizer; its losses. A parameter that the state
+    does not hold stays as it is: FFNs that have not begun to learn."""
     losses = torch.as_tensor(state["losses"]).tolist()
     for name, p in model.named_parameters():
+        if f"weight.{name}" not in state:
+            continue
         p.data.copy_(torch.as_tensor(state[f"weight.{name}"]))
         for key in ADAM:
             if f"{key}.{name}" in state:

@@ -308,10 +308,15 @@ def test_starts_draw_what_they_say():
     assert changed == {"model.embed_tokens.weight"} | of_head
 
 
-def test_half_a_pass_is_a_branch_of_one(lab):
-    """The trunk that both share gives what a training by itself gives."""
+@pytest.mark.parametrize("start", ["looking-back", "scaled"])
+def test_half_a_pass_is_a_branch_of_one(lab, start):
+    """The trunk that both share, and the stem that all widths share until FFNs learn, give what a
+    training by itself gives; FFNs of the scaled start write from the first step on, so it has no
+    stem."""
+    lab = replace(lab, start=start, ffn_from=0.2)
+    widths = [16 + 4 * layer for layer in range(lab.n_layers)]
     for passes in (0.5, 1):
-        given = lab._given(lab.uniform, 3, passes)
+        given = lab._given(widths, 3, passes)
         branch = train_decoder(*given)
         alone = train_decoder(*given[:6], marks=())
         assert given[6] and branch["losses"].equals(alone["losses"])
