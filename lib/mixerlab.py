@@ -1,6 +1,6 @@
 """Mixers trained and compared: texts, one recipe, a rate for each model (notebooks 25-27)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,6 +115,22 @@ class MixerLab:
         for name, windows in self.tests.items():
             odd = windows[windows.document % 2 == 1].tokens.numpy()
             found[name] = float(ngram.losses(odd).mean())
+        return pd.Series(found)
+
+    def bytes_spelled(self, tokens: np.ndarray) -> np.ndarray:
+        """How many bytes of text each token spells: a byte is one sign of a byte-level BPE."""
+        names = self.tokenizer.convert_ids_to_tokens(range(self.vocab))
+        return np.array([len(name) for name in names])[tokens]
+
+    def bits_per_byte(self, nats: Mapping[str, float]) -> pd.Series:
+        """Bits per byte of each text on the odd documents, from losses in nats a token: bytes are
+        those that the predicted tokens spell."""
+        found = {}
+        for name, loss in nats.items():
+            windows = self.tests[name]
+            predicted = windows[windows.document % 2 == 1].tokens[:, 1:].numpy()
+            n_bytes = self.bytes_spelled(predicted).sum()
+            found[name] = loss * predicted.size / n_bytes / np.log(2)
         return pd.Series(found)
 
     def _at(

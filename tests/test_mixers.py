@@ -121,6 +121,22 @@ def test_widths_match_parameters(kind):
     assert size == pytest.approx(200_000, rel=0.2)
 
 
+def test_bits_per_byte_of_text_with_known_counts(own_cache):
+    """Letters beyond ASCII have two bytes and more, and a token may end within one."""
+    texts = ["naïve café, 漢字 — " * 30, "plain words and a § " * 30] * 4
+    run = Run("27_bits_per_byte", "smoke", "tiny-gpt2", "wikipedia-sample", 42)
+    lab = cut_mixer_lab(run, texts, {"signs": texts}, 270, 16)
+    for text in texts[:2]:
+        tokens = np.array(lab.tokenizer(text)["input_ids"])
+        assert lab.bytes_spelled(tokens).sum() == len(text.encode()) > len(tokens)
+    # Two bits a token are 2 · tokens / bytes a byte.
+    windows = lab.tests["signs"]
+    predicted = windows[windows.document % 2 == 1].tokens[:, 1:].numpy()
+    n_bytes = sum(lab.bytes_spelled(row).sum() for row in predicted)
+    bits = lab.bits_per_byte({"signs": float(np.log(4))})["signs"]
+    assert bits == pytest.approx(2 * predicted.size / n_bytes)
+
+
 def test_bits_per_byte_of_a_text_of_known_entropy():
     """Two bytes a token, each token one of four at random: 1 bit a byte."""
     assert bits_per_byte(float(np.log(4)), 500, 1_000) == pytest.approx(1.0)
