@@ -48,7 +48,7 @@ def stem(
 
 
 def _state_at(
-    step: int,
+    n_steps: int,
     widths: list[int],
     shape: Shape,
     data: Windows,
@@ -64,8 +64,8 @@ def _state_at(
     def keep(_, state: Callable[[], dict]) -> None:
         states.append(state())
 
-    constant = replace(recipe, steps=step, decay=0)
-    train(model, data, constant, look=keep, at=(step,), begin=begin, compiled=compiled)
+    constant = replace(recipe, steps=n_steps, decay=0)
+    train(model, data, constant, look=keep, at=(n_steps,), begin=begin, compiled=compiled)
     return states[-1]
 
 
