@@ -22,9 +22,10 @@ from lib.lab import (
     under_other_recipes,
     visible,
 )
+from lib.model import TINY, load_subject
 from lib.pretraining import Setup, fit_decoder, read, trunk
 from lib.stats import Interval
-from lib.text import Windows
+from lib.text import Windows, cut_windows, load_corpus
 from lib.train import Recipe, train
 
 WIDTHS = [
@@ -364,6 +365,16 @@ def test_the_committed_smoke_row_is_what_a_training_gives(lab):
     assert list(committed.half) == ["even", "odd"]
     found = train_decoder(*given)["losses"]
     assert found.loss.to_numpy() == pytest.approx(committed.loss.to_numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["uniform", "cosine"])
+def test_the_kept_decoders_read_what_they_were_not_trained_on(name):
+    kept = load_subject(str(TINY / "decoders" / name), device="cpu")
+    assert (len(set(kept.model.config.intermediate_sizes)) == 1) == (name == "uniform")
+    assert sum(kept.model.config.intermediate_sizes) == 12 * 80
+    windows = cut_windows(load_corpus("wikipedia").test, kept.tokenizer, 64)[:100]
+    # Equal probabilities would be log 512 = 6.2; its row in data/runs has 3.31.
+    assert read(kept.model, windows).mean() == pytest.approx(3.31, abs=0.15)
 
 
 def test_a_gain_is_judged_by_its_own_scatter_and_the_gate_is_told():

@@ -1,10 +1,14 @@
 """How the tiny models of this folder were trained.
 
     python data/models/make.py tiny-neox-43        # family and seed, about 13 core-minutes each
+    python data/models/make.py decoders            # two of notebook 20's, three minutes each
 
 Four families of six blocks of width 128, all on the same text with the same 4,096-token byte-level
 BPE: GPT-2 (sequential, GELU), GPT-NeoX (parallel, GELU), Llama (sequential, SwiGLU) and the same
 Llama with an ungated GELU FFN (Arcee's architecture).
+
+`decoders/uniform` and `decoders/cosine` are notebook 20's, seed 0, after one pass: equal FFN
+widths, and wide early FFNs narrowing along a cosine.
 """
 
 import sys
@@ -14,9 +18,12 @@ import pandas as pd
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from lib.allocation import taper
 from lib.files import whole
+from lib.lab import open_lab
 from lib.linear import fit_maps, score
 from lib.model import as_subject
+from lib.report import start
 from lib.text import cut_windows, load_corpus
 from lib.train import Recipe, train, train_tokenizer
 
@@ -109,6 +116,21 @@ def make_fixture(name: str) -> None:
         )
 
 
+def keep_decoders() -> None:
+    """Write the two decoders of notebook 20 into decoders/: float16 safetensors and tokenizer. They
+    are trained first if the cache does not have them."""
+    lab = open_lab(start("20_wider_early", "study", None, None))
+    cosine = taper(lab.n_layers, lab.d_ff, 1.5, 0.5, "cosine", 2)
+    for name, widths in {"uniform": lab.uniform, "cosine": cosine}.items():
+        model = lab.model(widths, seed=0, passes=1)
+        with whole(HERE / "decoders" / name) as part:
+            model.half().save_pretrained(part)
+            lab.tokenizer.save_pretrained(part)
+
+
 if __name__ == "__main__":
     for fixture in sys.argv[1:]:
-        make_fixture(fixture)
+        if fixture == "decoders":
+            keep_decoders()
+        else:
+            make_fixture(fixture)
