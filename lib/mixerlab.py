@@ -68,8 +68,6 @@ class MixerLab:
     steps: int
     batch: int = 16
     """windows a step"""
-    bfloat16: bool = True
-    """matrix products of the training in bfloat16 (the author's in float16)"""
 
     def train(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token, after each
@@ -187,7 +185,6 @@ class MixerLab:
             weight_decay=0.0,
             seed=seed,
             beta2=0.999,
-            bfloat16=self.bfloat16,
         )
         thirds = tuple(sorted({steps // 3, 2 * steps // 3, steps}))
         return kind, width, self.vocab, self.fit, self.tests, recipe, thirds

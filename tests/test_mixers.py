@@ -233,7 +233,7 @@ def test_a_lab_refuses_a_vocabulary_that_the_text_does_not_fill_and_a_context_of
 
 
 def test_the_committed_smoke_row_of_a_mixer_is_what_a_training_gives(lab):
-    lab = replace(lab, steps=6, bfloat16=False)
+    lab = replace(lab, steps=6)
     given = lab._given("ReLU", 16, 1e-2, 1, 1)
     committed = kept_rows("mixer", train_mixer.recipe(*given))
     assert len(committed) == 6
