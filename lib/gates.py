@@ -21,7 +21,7 @@ from tqdm import tqdm
 from lib.affine import AffineMap
 from lib.cache import step
 from lib.errors import InputError, unknown
-from lib.hooks import capture
+from lib.hooks import capture, for_windows
 from lib.model import Subject
 from lib.swap import sweep
 from lib.text import Windows
@@ -313,9 +313,7 @@ class Routed(nn.Module):
 
     def at(self, chunk: slice) -> "Routed":
         """The same on some of the windows, where the router is told per window."""
-        if not hasattr(self.router, "at"):
-            return self
-        return Routed(self.ffn, self.surrogate, self.router.at(chunk))
+        return Routed(self.ffn, self.surrogate, for_windows(self.router, chunk))
 
     def used(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., d] -> [...]: where the map is used."""

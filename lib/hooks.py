@@ -288,10 +288,15 @@ def advance(
     """Let the residual streams of all windows, [n, position, d_model], pass block `index` with
     `module` in its FFN's place: what entered is overwritten by what leaves."""
     for rows in slices(len(windows)):
-        here = module.at(rows) if hasattr(module, "at") else module
-        with swap(get_block(subject, index), here):
+        with swap(get_block(subject, index), for_windows(module, rows)):
             _, _, leaving = block_pass(subject, index, windows.tokens[rows], streams[rows])
         streams[rows] = leaving
+
+
+def for_windows(module: nn.Module, rows: slice) -> nn.Module:
+    """A module as it stands on some of the windows: one that is told something about every window
+    (lib.gates.Routed) is cut to them by its `at`."""
+    return module.at(rows) if hasattr(module, "at") else module
 
 
 def slices(n: int, size: int = 16) -> list[slice]:

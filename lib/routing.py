@@ -16,7 +16,16 @@ from lib.affine import AffineMap
 from lib.cache import step
 from lib.errors import InputError, unknown
 from lib.gates import Gate, Masked, Needs, Routed, check_share
-from lib.hooks import advance, block_pass, capture_residual, forward, get_block, slices, swap
+from lib.hooks import (
+    advance,
+    block_pass,
+    capture_residual,
+    for_windows,
+    forward,
+    get_block,
+    slices,
+    swap,
+)
 from lib.model import Subject
 from lib.moments import Moments
 from lib.sparse import Thinned
@@ -235,7 +244,7 @@ def evaluate(
         chunk = slice(start, start + BATCH)
         base.append(_evaluated(subject, windows[chunk], {})["losses"])
         for name, modules in models.items():
-            here = {b: m.at(chunk) if hasattr(m, "at") else m for b, m in modules.items()}
+            here = {b: for_windows(m, chunk) for b, m in modules.items()}
             parts[name].append(_evaluated(subject, windows[chunk], here))
             bar.update(len(windows[chunk]))
     bar.close()

@@ -18,6 +18,7 @@ from lib.hooks import (
     capture_residual,
     check_stand_in,
     check_windows,
+    for_windows,
     get_block,
     record,
     resume,
@@ -148,7 +149,7 @@ def sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
         streams = Streams(subject, chunk, blocks)
         base.append(_base(subject, chunk, streams))
         for key, module in modules.items():
-            here = module.at(rows) if hasattr(module, "at") else module
+            here = for_windows(module, rows)
             swapped[key].append(_swapped(subject, chunk, block_of(key), here, streams))
             bar.update(len(chunk))
     bar.close()

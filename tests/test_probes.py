@@ -11,6 +11,7 @@ from lib.probes import (
     FROZEN,
     WHOLE,
     PolyLinear,
+    _planted,
     build,
     conjunction_index,
     fit_probe,
@@ -105,6 +106,14 @@ def test_a_planted_bilinear_residual_is_found(planted):
 def test_a_product_planted_in_place_of_the_residual_is_found(planted):
     found = fit_probe(planted, 0, planted.affine, "product", 6000, planted=1.0)
     assert found.gain(planted.document).value > 0.9 * found.linear.sum() / found.total.sum()
+
+
+def test_a_planted_product_is_one_function_in_both_texts(planted):
+    x, y, _, _ = planted.rows
+    _, of_larger = _planted(1.0, planted.affine, x, y, 3 * x, y)
+    product, nine_times = _planted(1.0, planted.affine, x, y, x, y)[1], 3 * x
+    left, left_larger = product - planted.affine(x), of_larger - planted.affine(nine_times)
+    torch.testing.assert_close(left_larger, 9 * left, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", WHOLE)

@@ -147,4 +147,6 @@ def test_the_kernel_of_the_lab_imports_lib(tmp_path):
 
 def test_the_tiny_models_share_one_tokenizer():
     paths = sorted((ROOT / "data" / "models").glob("*/tokenizer.json"))
-    assert len(paths) >= 8 and len({p.read_bytes() for p in paths}) == 1
+    seeds = {f"tiny-{family}{seed}" for family in ("gpt2", "neox") for seed in ("", -43, -44, -45)}
+    assert {path.parent.name for path in paths} == seeds | {"tiny-llama", "tiny-ungated"}
+    assert len({path.read_bytes() for path in paths}) == 1
