@@ -110,10 +110,12 @@ def test_a_product_planted_in_place_of_the_residual_is_found(planted):
 
 def test_a_planted_product_is_one_function_in_both_texts(planted):
     x, y, _, _ = planted.rows
-    _, of_larger = _planted(1.0, planted.affine, x, y, 3 * x, y)
-    product, nine_times = _planted(1.0, planted.affine, x, y, x, y)[1], 3 * x
-    left, left_larger = product - planted.affine(x), of_larger - planted.affine(nine_times)
-    torch.testing.assert_close(left_larger, 9 * left, rtol=1e-3, atol=1e-4)
+    larger, affine = 3 * x, planted.affine
+    _, as_test = _planted(1.0, affine, x, y, x, y)
+    _, larger_as_test = _planted(1.0, affine, x, y, larger, y)
+    # A product of three times the inputs is nine times the product.
+    expected = 9 * (as_test - affine(x))
+    torch.testing.assert_close(larger_as_test - affine(larger), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", WHOLE)

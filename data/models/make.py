@@ -1,7 +1,7 @@
 """How the tiny models of this folder were trained.
 
     python data/models/make.py tiny-neox-43        # family and seed, about 13 core-minutes each
-    python data/models/make.py decoders            # two of notebook 20's, three minutes each
+    python data/models/make.py decoders            # two of notebook 20's, some minutes each
 
 Four families of six blocks of width 128, all on the same text with the same 4,096-token byte-level
 BPE: GPT-2 (sequential, GELU), GPT-NeoX (parallel, GELU), Llama (sequential, SwiGLU) and the same
