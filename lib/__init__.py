@@ -5,7 +5,8 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
 
     errors  files                   one exception for bad input; a file that is whole or not there
     cache   stats   plots           a cached step; the one interval; house style and chart forms
-    assets  text    ngram           pinned downloads; corpora and token windows; counted n-grams
+    assets  names                   pinned downloads; profiles and models that a reader may name
+    text    ngram                   corpora and token windows; counted n-grams
     grammar                         text whose entropy is known
     model   hooks   affine          load a subject and find its FFNs; record, swap, resume; maps
     moments linear  rank            sufficient statistics; R² and repaired maps; effective rank

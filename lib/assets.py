@@ -13,9 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from lib.cache import cache_folder
 from lib.errors import InputError
-from lib.files import whole
+from lib.files import cache_folder, whole
 
 
 @dataclass(frozen=True)

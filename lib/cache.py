@@ -13,20 +13,17 @@ import hashlib
 import importlib
 import inspect
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from platformdirs import user_cache_path
 from torch import nn
 
 from lib.errors import InputError
-from lib.files import whole
+from lib.files import cache_folder, whole
 
 OUTLINE = "outline"
 """name of the array that says how the others fit together"""
@@ -70,12 +67,6 @@ class Cost:
 
 
 COST = Cost()
-
-
-def cache_folder() -> Path:
-    """$NONLINEARITY_CACHE, or the user's cache folder."""
-    named = os.environ.get("NONLINEARITY_CACHE")
-    return Path(named or user_cache_path("nonlinearity-budget", appauthor=False)) / "fourth"
 
 
 def step(version: int, ignore: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:

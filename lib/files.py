@@ -1,4 +1,4 @@
-"""A file that is whole or not there."""
+"""A file that is whole or not there, and the folder of the cache."""
 
 import contextlib
 import os
@@ -7,6 +7,8 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 from lib.errors import InputError
 
@@ -41,3 +43,9 @@ def _remove_left_over(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - part.stat().st_mtime > 86_400:
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+
+def cache_folder() -> Path:
+    """$NONLINEARITY_CACHE, or the user's cache folder."""
+    named = os.environ.get("NONLINEARITY_CACHE")
+    return Path(named or user_cache_path("nonlinearity-budget", appauthor=False)) / "fourth"

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.cache import cache_folder, pack, step, unpack
+from lib.cache import pack, step, unpack
 from lib.errors import InputError, unknown
-from lib.files import whole
+from lib.files import cache_folder, whole
 from lib.hooks import StandIn, get_block, swap
 from lib.model import Subject, copy_of
 from lib.runs import keep_rows, kept_rows

@@ -8,8 +8,6 @@ only child that maps [.., d] to [.., d] position by position.
 import contextlib
 import copy
 import hashlib
-import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,23 +18,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lib.assets import EMBEDDED, embedded_folder
-from lib.errors import InputError, unknown
+from lib.errors import InputError
+from lib.names import PRESETS, RANDOM, TINY, check_model
 from lib.text import start_token
-
-TINY = Path(__file__).resolve().parents[1] / "data" / "models"
-RANDOM = ":random"
-PRESETS = {
-    "smollm2-135m-hub": "HuggingFaceTB/SmolLM2-135M-Instruct",
-    "gpt2": "openai-community/gpt2",
-    "gpt2-medium": "openai-community/gpt2-medium",
-    "gpt2-large": "openai-community/gpt2-large",
-    "pythia-160m": "EleutherAI/pythia-160m",
-    "pythia-410m": "EleutherAI/pythia-410m",
-    "pythia-1b": "EleutherAI/pythia-1b",
-    "pythia-2.8b": "EleutherAI/pythia-2.8b",
-    "llama-160m": "JackFram/llama-160m",
-    "tinyllama-1.1b": "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
-}
 
 
 @dataclass(frozen=True)
@@ -119,36 +103,6 @@ class Subject:
 def weight_versions(model: nn.Module) -> int:
     """How often the weights were changed in place; PyTorch counts it."""
     return sum(p._version for p in model.parameters())
-
-
-def tiny_models() -> list[str]:
-    """Names of the models that this repository trained, in data/models."""
-    return sorted(p.name for p in TINY.iterdir() if (p / "config.json").is_file())
-
-
-def models_known() -> list[str]:
-    """Names that need no hub, and the presets."""
-    return [*EMBEDDED, *tiny_models(), *PRESETS]
-
-
-def check_model(name: str) -> None:
-    """Raise InputError for a name that can be no model; loads nothing."""
-    plain = str(name).removesuffix(RANDOM)
-    if plain in models_known() or os.path.isdir(plain):
-        return
-    if plain.count("/") != 1 or plain.startswith((".", "/", "~")):
-        raise unknown("model", name, [*models_known(), "a folder", "owner/name on the hub"])
-
-
-def label(name: str) -> str:
-    """A model's, corpus's or folder's name as part of a path: unlike for paths that differ, and
-    without signs that a shell, a browser or Snakemake reads."""
-    path = Path(name.removesuffix(RANDOM))
-    shown = path.name.removesuffix(".txt") if not path.is_dir() else path.resolve().name
-    if path.exists():  # two files of one name are two texts
-        shown += "-" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]
-    random = "~random" if name.endswith(RANDOM) else ""
-    return re.sub(r"[^\w.~-]", "_", shown + random)
 
 
 def load_subject(

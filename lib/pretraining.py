@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from lib.cache import cache_folder, step
+from lib.cache import step
 from lib.decoder import SILENT_STARTS, Decoder, Shape, build_decoder
+from lib.files import cache_folder
 from lib.ngram import KneserNey
 from lib.runs import keep_rows, losses_by_half
 from lib.stats import over_seeds

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from lib.errors import InputError, unknown
 from lib.files import whole
+from lib.names import PROFILES, check_model, label
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -71,10 +72,6 @@ SETTINGS = ("profile", "model", "corpus", "seed", "paper", "number")
 def plan(config: dict) -> dict[str, dict]:
     """{path of a report below runs/: parameters} for the settings of a series; MODEL and SEED may
     be lists. Raises InputError for names that are not known."""
-    from lib.model import check_model, label
-    from lib.report import PROFILES
-    from lib.text import check_corpus
-
     for name in config:
         if name not in SETTINGS:
             raise unknown("setting", name, [*SETTINGS])
@@ -83,6 +80,8 @@ def plan(config: dict) -> dict[str, dict]:
         raise unknown("profile", profile, [*PROFILES])
     corpus = str(config.get("corpus") or "")
     if corpus:
+        from lib.text import check_corpus  # takes two seconds to load
+
         check_corpus(corpus)
     names = notebooks(str(config.get("number", "")), config.get("paper") or "")
     reports = {}
@@ -204,8 +203,6 @@ def render(names: list[str], config: dict) -> None:
     data/results. On another model than the default the report goes into runs/ and only its tables
     and comparisons into data/results; the committed page is then rendered again to show them."""
     import nbformat
-
-    from lib.report import PROFILES
 
     os.environ["NONLINEARITY_RENDER"] = "1"
     model, profile = config.get("model", ""), config.get("profile", "")

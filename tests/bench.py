@@ -18,7 +18,7 @@ from lib.decoder import Shape, build_decoder, flops_per_token
 from lib.linear import fit_maps
 from lib.model import load_subject
 from lib.moments import collect
-from lib.report import PROFILES
+from lib.names import PROFILES
 from lib.swap import losses, next_token_losses, sweep
 from lib.text import Windows, cut_windows, load_corpus
 from lib.train import Recipe, train

@@ -21,14 +21,16 @@ from torch import nn
 
 import lib.report
 from lib.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
-from lib.cache import cache_folder, step
+from lib.cache import step
 from lib.decoder import Shape, build_decoder
 from lib.descent import descend
 from lib.errors import InputError
+from lib.files import cache_folder
 from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
 from lib.linear import fit_maps
-from lib.model import TINY, as_subject, check_model, load_subject
+from lib.model import as_subject, load_subject
 from lib.moments import Moments
+from lib.names import TINY, check_model
 from lib.probes import PolyLinear, build, fit_probe
 from lib.report import start
 from lib.routing import evaluate

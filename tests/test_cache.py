@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.cache import cache_folder, step
-from lib.files import whole
+from lib.cache import step
+from lib.files import cache_folder, whole
 
 
 @pytest.fixture

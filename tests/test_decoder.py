@@ -22,7 +22,8 @@ from lib.lab import (
     under_other_recipes,
     visible,
 )
-from lib.model import TINY, load_subject
+from lib.model import load_subject
+from lib.names import TINY
 from lib.pretraining import Setup, fit_decoder, read, trunk
 from lib.stats import Interval
 from lib.text import Windows, cut_windows, load_corpus

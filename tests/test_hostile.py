@@ -11,10 +11,10 @@ import torch
 
 from lib.affine import AffineMap, svd_ridge
 from lib.allocation import grouped, placed, placement, taper, wave
-from lib.cache import cache_folder
 from lib.compare import in_words
 from lib.decoder import Shape, build_decoder
 from lib.errors import InputError
+from lib.files import cache_folder
 from lib.gates import auc_by_document, fit_gate, needless
 from lib.mixers import bits_per_byte, tune
 from lib.moments import Moments

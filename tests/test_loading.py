@@ -18,7 +18,8 @@ from lib import assets
 from lib.errors import InputError
 from lib.hooks import Rows, swap
 from lib.linear import fit_maps
-from lib.model import TINY, label, load_subject
+from lib.model import load_subject
+from lib.names import TINY, label
 from lib.probes import fit_probe
 from lib.swap import heal
 

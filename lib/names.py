@@ -1,0 +1,79 @@
+"""What a reader may name: profiles and models. Checked without loading anything, so that a command
+says in its first second what is wrong.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from lib.assets import EMBEDDED
+from lib.errors import unknown
+
+# What several notebooks share; what one alone uses stands below its parameters, as run.pick(...).
+PROFILES = {
+    "smoke": dict(
+        model="tiny-gpt2", corpus="wikipedia-sample",
+        fit=4_096, maps=2_048, read=1_536, documents=6, per_document=2,
+        seq_len=64, map_tokens=4_096, gate_tokens=2_048, test_documents=11, test_windows=2,
+    ),
+    "laptop": dict(
+        model="smollm2-135m", corpus="wikipedia",
+        fit=8_192, maps=6_144, read=1_536, documents=24, per_document=1,
+        seq_len=256, map_tokens=8_192, gate_tokens=6_144, test_documents=12, test_windows=1,
+    ),
+    "study": dict(
+        model="smollm2-135m", corpus="wikipedia",
+        fit=122_880, maps=61_440, read=12_288, documents=24, per_document=4,
+        seq_len=256, map_tokens=122_880, gate_tokens=61_440, test_documents=53, test_windows=2,
+    ),
+    "paper": dict(
+        model="gpt2", corpus="wikitext-2",
+        fit=30_720, maps=10_240, read=30_720, documents=60, per_document=32,
+        seq_len=256, map_tokens=30_720, gate_tokens=30_720, test_documents=60, test_windows=2,
+    ),
+}  # fmt: skip
+TINY = Path(__file__).resolve().parents[1] / "data" / "models"
+RANDOM = ":random"
+PRESETS = {
+    "smollm2-135m-hub": "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "pythia-160m": "EleutherAI/pythia-160m",
+    "pythia-410m": "EleutherAI/pythia-410m",
+    "pythia-1b": "EleutherAI/pythia-1b",
+    "pythia-2.8b": "EleutherAI/pythia-2.8b",
+    "llama-160m": "JackFram/llama-160m",
+    "tinyllama-1.1b": "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
+}
+
+
+def tiny_models() -> list[str]:
+    """Names of the models that this repository trained, in data/models."""
+    return sorted(p.name for p in TINY.iterdir() if (p / "config.json").is_file())
+
+
+def models_known() -> list[str]:
+    """Names that need no hub, and the presets."""
+    return [*EMBEDDED, *tiny_models(), *PRESETS]
+
+
+def check_model(name: str) -> None:
+    """Raise InputError for a name that can be no model; loads nothing."""
+    plain = str(name).removesuffix(RANDOM)
+    if plain in models_known() or os.path.isdir(plain):
+        return
+    if plain.count("/") != 1 or plain.startswith((".", "/", "~")):
+        raise unknown("model", name, [*models_known(), "a folder", "owner/name on the hub"])
+
+
+def label(name: str) -> str:
+    """A model's, corpus's or folder's name as part of a path: unlike for paths that differ, and
+    without signs that a shell, a browser or Snakemake reads."""
+    path = Path(name.removesuffix(RANDOM))
+    shown = path.name.removesuffix(".txt") if not path.is_dir() else path.resolve().name
+    if path.exists():  # two files of one name are two texts
+        shown += "-" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]
+    random = "~random" if name.endswith(RANDOM) else ""
+    return re.sub(r"[^\w.~-]", "_", shown + random)
