@@ -79,7 +79,7 @@ def plan(config: dict) -> dict[str, dict]:
     if profile not in PROFILES:
         raise unknown("profile", profile, [*PROFILES])
     corpus = str(config.get("corpus") or "")
-    if corpus:
+    if corpus and not os.path.isfile(corpus):
         from lib.text import check_corpus  # takes two seconds to load
 
         check_corpus(corpus)

@@ -16,11 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = "words and more words.\n\n" * 2_000
-CELLS = """from lib.report import top
-
-top()
-###
-profile = "study"
+CELLS = """profile = "study"
 model = None
 corpus = None
 seed = 42
@@ -28,13 +24,12 @@ seed = 42
 import os
 import time
 from pathlib import Path
-from lib.report import start
 
-run = start("01_mini", profile, model, corpus, seed)
+from IPython.display import Markdown, display
+
 length = len(Path(corpus).read_text()) if corpus else 0
 time.sleep(float(os.environ.get("SLOW", 0)))
-print("read", length, "characters")
-run.answer(f"There are {length} characters.")
+display(Markdown(f"> **The answer.** There are {length} characters."))
 """
 
 
@@ -48,7 +43,7 @@ def repository(tmp_path):
     notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
     notebook.cells = [nbformat.v4.new_markdown_cell("# How long is the text?")]
     notebook.cells += [nbformat.v4.new_code_cell(c.strip()) for c in CELLS.split("###")]
-    notebook.cells[2].metadata["tags"] = ["parameters"]
+    notebook.cells[1].metadata["tags"] = ["parameters"]
     (tmp_path / "notebooks").mkdir()
     nbformat.write(notebook, tmp_path / "notebooks" / "01_mini.ipynb")
     for name in ("a", "b"):
