@@ -98,9 +98,9 @@ def docstrings_of(paths: Sequence[Path]) -> list[str]:
 
 
 def _scipy() -> list[str]:
-    """The docstrings of the installed SciPy, whose version is pinned."""
+    """The docstrings of the installed SciPy, whose version is pinned, but for its tests'."""
     folder = Path(importlib.util.find_spec("scipy").origin).parent
-    return docstrings_of(sorted(folder.rglob("*.py")))
+    return docstrings_of(sorted(p for p in folder.rglob("*.py") if "tests" not in p.parts))
 
 
 def _hub(path: str, config: str | None = None, test: str | None = "test", lines: bool = False):
