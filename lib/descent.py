@@ -125,7 +125,13 @@ def _whitening(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def search_rate(
-    rows: Rows, block: int, optimizer: Optimizer, rates: Sequence[float], steps: int, seed: int
+    rows: Rows,
+    block: int,
+    optimizer: Optimizer,
+    rates: Sequence[float],
+    steps: int,
+    seed: int,
+    whiten: bool = False,
 ) -> float:
     """The rate among `rates` with the lowest error on held-out fit rows after so many steps; while
     the best is at an end of those tried, a rate half a decade further is tried too."""
@@ -133,7 +139,8 @@ def search_rate(
     new = list(rates)
     while new:
         for rate in new:
-            end = descend(rows, block, optimizer, rate, steps, seed).held_out[-1]
+            run = descend(rows, block, optimizer, rate, steps, seed, whiten=whiten)
+            end = run.held_out[-1]
             tried[rate] = float(end) if np.isfinite(end) else np.inf
         best = min(tried, key=tried.get)
         further = {min(tried): best / 10**0.5, max(tried): best * 10**0.5}
