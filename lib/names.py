@@ -1,4 +1,4 @@
-"""What a reader may name: profiles and models. Checked without loading anything, so that a command
+"""What a reader may name: profiles and models. Checked without loading torch, so that a command
 says in its first second what is wrong.
 """
 
