@@ -16,6 +16,7 @@ PROFILES = {
         model="tiny-gpt2", corpus="wikipedia-sample",
         fit=4_096, maps=2_048, read=1_536, documents=6, per_document=2,
         seq_len=64, map_tokens=4_096, gate_tokens=2_048, test_documents=11, test_windows=2,
+        most_documents=12,
     ),
     "laptop": dict(
         model="smollm2-135m", corpus="wikipedia",

@@ -93,7 +93,7 @@ class Run:
         parts = measured_sample(text, read_before=subject.name in tiny_models())
 
         def cut(part: str) -> Windows:
-            documents = getattr(parts, part)
+            documents = getattr(parts, part)[: budget.get("most_documents")]
             name = f"{text.name} ({part})"
             return cut_windows(documents, subject.tokenizer, budget["seq_len"], self.seed, name)
 
