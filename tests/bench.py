@@ -63,8 +63,11 @@ def main() -> None:
         os.environ.pop("NONLINEARITY_CACHE")
         if kept:
             os.environ["NONLINEARITY_CACHE"] = kept
-    passes = (len(maps) + 1) * whole * len(few) / len(windows)
-    print(f"sweep: {swept / passes:.2f} of evaluating the whole network once a block")
+    one_pass = whole * len(few) / len(windows)
+    a_swap = (swept - one_pass) / len(maps)
+    n = len(subject)  # what all of them would take
+    in_passes = (one_pass + n * a_swap) / ((n + 1) * one_pass)
+    print(f"sweep: {in_passes:.2f} of evaluating the whole network once a block")
 
     model = load_subject("tiny-gpt2").model.requires_grad_(True)
     data = cut_windows(text.fit, load_subject("tiny-gpt2").tokenizer, 128)
