@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+import torch
 from tqdm import tqdm
 
 from lib.cache import step
@@ -19,6 +20,7 @@ from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
 from lib.stats import Interval, over_seeds
 from lib.swap import sweep
 from lib.text import Windows, cut_windows, load_corpus
+from lib.together import Decoders, train_together
 from lib.train import Recipe, train, train_tokenizer, worth_compiling
 
 MIXTURE = ("wikipedia", "king-james", "python-docs")
@@ -28,6 +30,8 @@ ABLATED = 200
 """windows of each text on which FFNs of a trained model are ablated"""
 LOOK_EVERY = 50
 """steps over which a kept training curve is averaged"""
+WIDTH_AT_ONCE = 4_096
+"""widths of the streams, added up, of decoders that are trained at once on a GPU"""
 Widths = Sequence[int] | Callable[[int], Sequence[int]]
 """an FFN width for each layer, or a function of the seed that gives them"""
 
@@ -58,6 +62,8 @@ class Lab:
     """share of one pass after which FFNs begin to learn"""
     curve: bool = False
     """whether a training's own loss is kept along the way"""
+    bfloat16: bool = False
+    """matrix products of trainings in bfloat16: for models that fill a GPU alone"""
 
     @property
     def uniform(self) -> list[int]:
@@ -146,6 +152,7 @@ class Lab:
             decay=None if self.decay is None else round(self.decay * steps),
             seed=seed,
             ffn_from=round(self.ffn_from * self.one_pass),
+            bfloat16=self.bfloat16,
         )
         marks = self._branch_steps(passes)
         return [*widths], self.shape, self.fit, self.tests, recipe, self.start, marks, self.curve
@@ -191,24 +198,38 @@ def train_decoder(
         endless = replace(recipe, steps=0, decay=0)
         begin = trunk(marks, widths, shape, data, endless, start, compiled)
     trained = train(model, data, recipe, begin=begin, compiled=compiled)
+    test_losses = {text: read(model, windows).numpy() for text, windows in tests.items()}
+    rows = _rows(widths, tests, recipe, start, test_losses, trained if curve else ())
+    digest = train_decoder.recipe(widths, shape, data, tests, recipe, start, marks, curve)
+    keep_rows("decoder", digest, rows)
+    weights = {f"weight.{name}": p for name, p in model.named_parameters()}
+    losses = pd.DataFrame(rows)[["text", "half", "step", "loss"]]
+    return {"losses": losses} | weights
+
+
+def _rows(
+    widths: Sequence[int],
+    tests: Mapping[str, Windows],
+    recipe: Recipe,
+    start: str,
+    test_losses: Mapping[str, np.ndarray],
+    curve: Sequence[float],
+) -> list[dict]:
+    """The rows of a training in data/runs: losses by text and half of its documents, from each
+    token's [n, seq_len - 1], and the training losses averaged over LOOK_EVERY steps of `curve`."""
     setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
     setting += f", FFNs from step {recipe.ffn_from}" if recipe.ffn_from else ""
     setting += ", cosine" if recipe.decay is None else ""
     row = dict(experiment="decoder", setting=setting, seed=recipe.seed)
     rows: list[dict] = []
     for text, windows in tests.items():
-        of_text = losses_by_half(read(model, windows).numpy(), windows, step=recipe.steps, **row)
+        of_text = losses_by_half(test_losses[text], windows, step=recipe.steps, **row)
         rows += [one | {"text": text} for one in of_text]
-    if curve:
-        for first in range(0, recipe.steps - LOOK_EVERY + 1, LOOK_EVERY):
-            mean = float(np.mean(trained[first : first + LOOK_EVERY]))
-            what = {"text": "training", "half": "", "step": first + LOOK_EVERY, "loss": mean}
-            rows.append(row | what)
-    digest = train_decoder.recipe(widths, shape, data, tests, recipe, start, marks, curve)
-    keep_rows("decoder", digest, rows)
-    weights = {f"weight.{name}": p for name, p in model.named_parameters()}
-    losses = pd.DataFrame(rows)[["text", "half", "step", "loss"]]
-    return {"losses": losses} | weights
+    for first in range(0, len(curve) - LOOK_EVERY + 1, LOOK_EVERY):
+        mean = float(np.mean(curve[first : first + LOOK_EVERY]))
+        what = {"text": "training", "half": "", "step": first + LOOK_EVERY, "loss": mean}
+        rows.append(row | what)
+    return rows
 
 
 @step(version=1)
@@ -239,11 +260,47 @@ Job = tuple[Lab, Sequence[int], int, Sequence[float]]
 
 
 def train_all(jobs: Sequence[Job]) -> None:
-    """Train what data/runs does not have yet, a process for each core; what is done stays when it
-    is stopped."""
+    """Train what data/runs does not have yet: small decoders many at once on a GPU, else a process
+    for each core; what is done stays when it is stopped."""
     missing = [job for job in jobs if not _has_rows(job)]
-    if missing:
+    if missing and torch.cuda.is_available() and not missing[0][0].bfloat16:
+        train_at_once(missing)
+    elif missing:
         in_parallel(_train_one, missing, brief=max(lab.one_pass for lab, *_ in missing) < 100)
+
+
+def train_at_once(jobs: Sequence[Job]) -> None:
+    """Train jobs of one length and one shape side by side (see lib.together), the widest last."""
+    alike: dict[tuple, list[list[tuple]]] = {}
+    for lab, widths, seed, passes in sorted(jobs, key=lambda job: max(job[1])):
+        branches = [lab._given(widths, seed, p) for p in sorted(passes)]
+        schedule = [str(replace(recipe, seed=0)) for *_, recipe, _, _, _ in branches]
+        alike.setdefault((*schedule, lab.shape, len(widths)), []).append(branches)
+    for of_kind in alike.values():
+        shape = of_kind[0][0][1]
+        n_at_once = max(1, WIDTH_AT_ONCE // shape.d)
+        for first in range(0, len(of_kind), n_at_once):
+            _train_side_by_side(of_kind[first : first + n_at_once])
+
+
+def _train_side_by_side(jobs: Sequence[Sequence[tuple]]) -> None:
+    """Train jobs [model][branch], the arguments of `train_decoder`, and keep their rows."""
+    models = []
+    for (widths, shape, _, _, recipe, start, *_), *_ in jobs:
+        models.append(build_decoder(widths, shape, start=start, seed=recipe.seed))
+    _, _, data, tests, *_ = jobs[0][0]
+
+    def keep(branch: int, decoders: Decoders, trained: torch.Tensor) -> None:
+        read = {text: decoders.read(windows.tokens) for text, windows in tests.items()}
+        curves = trained.T.tolist()
+        for k, branches in enumerate(jobs):
+            widths, _, _, _, recipe, start, _, curve = branches[branch]
+            losses = {text: of_text[k].numpy() for text, of_text in read.items()}
+            rows = _rows(widths, tests, recipe, start, losses, curves[k] if curve else ())
+            keep_rows("decoder", train_decoder.recipe(*branches[branch]), rows)
+
+    schedules = [[branches[b][4] for branches in jobs] for b in range(len(jobs[0]))]
+    train_together(models, data, schedules, keep)
 
 
 def _has_rows(job: Job) -> bool:
@@ -356,4 +413,6 @@ def open_lab(run, corpus: str | None = None) -> Lab:
     one_pass = run.pick(smoke=6, laptop=of_laptop, study=whole_text, paper=20_000)
     lr = run.pick(smoke=6e-3, laptop=6e-3, study=6e-3, paper=3e-4)
     shape = Shape(size.d, size.heads, size.vocab, size.n_ctx)
-    return Lab(fit, tests, tokenizer, shape, size.d_ff, one_pass, lr=lr, batch=size.batch)
+    half = run.profile == "paper"
+    how = dict(lr=lr, batch=size.batch, bfloat16=half)
+    return Lab(fit, tests, tokenizer, shape, size.d_ff, one_pass, **how)

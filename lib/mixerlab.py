@@ -68,6 +68,8 @@ class MixerLab:
     steps: int
     batch: int = 16
     """windows a step"""
+    bfloat16: bool = False
+    """matrix products of trainings in bfloat16"""
 
     def train(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token, after each
@@ -185,6 +187,7 @@ class MixerLab:
             weight_decay=0.0,
             seed=seed,
             beta2=0.999,
+            bfloat16=self.bfloat16,
         )
         thirds = tuple(sorted({steps // 3, 2 * steps // 3, steps}))
         return kind, width, self.vocab, self.fit, self.tests, recipe, thirds
@@ -245,7 +248,8 @@ def cut_mixer_lab(
     check_halves(cut)
     windows = cut_windows(fit, tokenizer, n_ctx, run.seed, "the fit text")
     steps = run.pick(smoke=6, laptop=1_600, study=1_600, paper=20_000)
-    return MixerLab(windows, cut, tokenizer, vocab, steps)
+    half = run.profile == "paper"
+    return MixerLab(windows, cut, tokenizer, vocab, steps, bfloat16=half)
 
 
 def beginnings(lab: MixerLab, texts: Sequence[str], name: str) -> Windows:

@@ -56,7 +56,7 @@ class Recipe:
     ffn_from: int = 0
     """step from which FFNs (parameters under an `mlp`) learn; before it they stay as they start"""
     bfloat16: bool = False
-    """matrix products in bfloat16, the weights in float32; on a GPU always"""
+    """matrix products in bfloat16, the weights in float32"""
 
 
 def train(
@@ -79,10 +79,8 @@ def train(
     the last bit. `checkpoints`: a folder that gets such a state after each `every` steps; a
     training goes on from the last whole one, and the folder goes when it is done. `compiled`: a
     Llama's layers and the loss go through torch.compile, which rounds otherwise and needs a C++
-    compiler. Under `accelerate launch` every process reads its share of a batch; on a GPU in
-    bfloat16.
+    compiler. Under `accelerate launch` every process reads its share of a batch.
     """
-    on_gpu = torch.cuda.is_available()
     # autocast stands around the forward pass below, so that `look` reads in float32
     accelerator = Accelerator(mixed_precision="no")
     plain = _adamw(model, recipe)
@@ -114,8 +112,7 @@ def train(
         wrapped.train()
         chosen = order[step * recipe.batch : (step + 1) * recipe.batch][of_process]
         tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
-        in_bfloat16 = on_gpu or recipe.bfloat16
-        rounded = torch.autocast(tokens.device.type, torch.bfloat16, enabled=in_bfloat16)
+        rounded = torch.autocast(tokens.device.type, torch.bfloat16, enabled=recipe.bfloat16)
         with rounded, _placed(forwards):
             logits = wrapped(tokens, use_cache=False).logits
         loss = loss_of(logits, tokens)

@@ -27,6 +27,7 @@ from lib.names import TINY
 from lib.pretraining import Setup, fit_decoder, read, trunk
 from lib.stats import Interval
 from lib.text import Windows, cut_windows, load_corpus
+from lib.together import train_together
 from lib.train import Recipe, train
 
 WIDTHS = [
@@ -189,6 +190,47 @@ def test_a_compiled_training_is_the_same_but_for_rounding(data):
     assert train(compiled, data, how, compiled=True) == pytest.approx(expected, abs=1e-4)
     # What is left is an ordinary model.
     assert all("forward" not in vars(layer) for layer in compiled.model.layers)
+
+
+@pytest.mark.parametrize("start", ["looking-back", "scaled"])
+def test_decoders_trained_together_are_those_trained_alone(data, start):
+    widths = [(8, 0, 24), (12, 12, 0), (20, 20, 20)]
+    longer = Recipe(20, batch=4, lr=6e-3, warmup=3, decay=8, ffn_from=5)
+    schedules = [
+        [replace(how, seed=seed) for seed in (1, 2, 3)]
+        for how in (replace(longer, steps=12, decay=5), longer)
+    ]
+
+    def models():
+        return [small(w, start=start, seed=seed) for w, seed in zip(widths, (1, 2, 3), strict=True)]
+
+    found = []
+
+    def look(branch, decoders, losses):
+        found.append((losses, decoders.read(data.tokens[:8])))
+
+    train_together(models(), data, schedules, look)
+    for (losses, of_test), schedule in zip(found, schedules, strict=True):
+        for k, (model, how) in enumerate(zip(models(), schedule, strict=True)):
+            assert train(model, data, how) == pytest.approx(losses[:, k].tolist(), abs=1e-5)
+            assert torch.allclose(read(model, data[:8]).float(), of_test[k], atol=1e-5)
+
+
+def test_trained_at_once_leaves_the_rows_of_each_alone(lab, monkeypatch):
+    from lib import lab as module
+
+    kept = {}
+    monkeypatch.setattr(module, "keep_rows", lambda _, digest, rows: kept.update({digest: rows}))
+    wider = [2 * w for w in lab.uniform]
+    module.train_at_once([(lab, lab.uniform, 1, (0.5, 1)), (lab, wider, 2, (0.5, 1))])
+    for widths, seed in ((lab.uniform, 1), (wider, 2)):
+        for passes in (0.5, 1):
+            given = lab._given(widths, seed, passes)
+            alone = train_decoder.__wrapped__(*given)["losses"]
+            together = kept[train_decoder.recipe(*given)]
+            assert [row["text"] for row in together] == list(alone.text)
+            losses = [row["loss"] for row in together]
+            assert losses == pytest.approx(list(alone.loss), abs=1e-4)
 
 
 def test_passes_share_their_trunk(lab, monkeypatch):
