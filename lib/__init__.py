@@ -15,7 +15,7 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     routing                         routers for all blocks, their thresholds, refits, the cost of it
     train   runs    decoder         the training loop; kept trainings; a width in every layer
     stand_ins finetune              what takes an FFN's place; fine-tuning a model with it
-    mixing  pretraining             linear models; trained decoders
+    mixing  pretraining together    linear models; trained decoders; many of them at once on a GPU
     mixerlab mixers lab             mixers compared; those of the third edition; decoders compared
     softgates                       gates between an FFN and its map, after such a training
     allocation tasks                where in depth the width goes; last words and told facts
