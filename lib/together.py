@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from lib.decoder import Decoder
 from lib.errors import InputError
 from lib.text import Windows
-from lib.train import Recipe, _order, _rate
+from lib.train import Recipe, _order, _rate, adamw
 
 READ_AT_ONCE = 16
 """windows, each by all decoders"""
@@ -115,7 +115,7 @@ def train_together(
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     decoders = Decoders(models, device)
-    optimizer = _adamw(decoders, recipes[0][0])
+    optimizer = adamw(decoders.weights.values(), recipes[0][0], of_matrix=3)
     windows = data.tokens.to(device)
     order = torch.stack([_order(len(data), recipe) for recipe in recipes[-1]]).to(device)
     losses: list[torch.Tensor] = []
@@ -174,17 +174,6 @@ def _stacked(parameters: Sequence[torch.Tensor | None]) -> torch.Tensor:
         if p is not None:
             one[tuple(slice(size) for size in p.shape)] = p.detach()
     return stacked
-
-
-def _adamw(decoders: Decoders, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW that decays matrices alone."""
-    matrices = [p for p in decoders.weights.values() if p.dim() == 3]
-    vectors = [p for p in decoders.weights.values() if p.dim() == 2]
-    groups = [
-        {"params": matrices, "weight_decay": recipe.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, recipe.beta2), fused=True)
 
 
 def _clip(decoders: Decoders, most: float = 1.0) -> None:

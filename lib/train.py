@@ -3,7 +3,7 @@
 import contextlib
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def train(
     """
     # autocast stands around the forward pass below, so that `look` reads in float32
     accelerator = Accelerator(mixed_precision="no")
-    plain = _adamw(model, recipe)
+    plain = adamw(model.parameters(), recipe)
     rate = _rate(plain, recipe)
     wrapped, optimizer = accelerator.prepare(model, plain)
     loss_of = next_token_loss
@@ -138,10 +138,13 @@ def train(
     return losses
 
 
-def _adamw(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW that decays matrices alone."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
+def adamw(
+    parameters: Iterable[nn.Parameter], recipe: Recipe, of_matrix: int = 2
+) -> torch.optim.AdamW:
+    """AdamW that decays matrices alone: what has `of_matrix` dimensions or more."""
+    parameters = list(parameters)
+    matrices = [p for p in parameters if p.dim() >= of_matrix]
+    vectors = [p for p in parameters if p.dim() < of_matrix]
     groups = [
         {"params": matrices, "weight_decay": recipe.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
