@@ -16,10 +16,10 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     train   runs    decoder         the training loop; kept trainings; a width in every layer
     stand_ins finetune              what takes an FFN's place; fine-tuning a model with it
     mixing  pretraining together    linear models; trained decoders; many of them at once on a GPU
-    mixerlab mixers lab             mixers compared; those of the third edition; decoders compared
+    mixerlab lab                    mixers compared; decoders compared
     softgates                       gates between an FFN and its map, after such a training
     allocation tasks                where in depth the width goes; last words and told facts
-    claims  compare report  series  verdicts (17-27); comparisons; one run; the command line
+    compare report  series          comparisons; one run; the command line
 """
 
 import warnings

@@ -114,20 +114,6 @@ def grouped(n_layers: int, d_ff: int, shares: tuple[float, float, float]) -> lis
     return [round(w) for w in widths for _ in range(n_layers // 3)]
 
 
-def wave(n_layers: int, d_ff: int, height: float, multiple: int = 2) -> list[int]:
-    """d_ff · (1 + height · cos 2πt): wide ends and a narrow middle (Balogh's U, as a width); a
-    negative height gives a hump. The sum is exactly n_layers · d_ff."""
-    if n_layers % 2:
-        raise InputError(f"{n_layers} layers have no two halves: give {n_layers + 1}.")
-    half = n_layers // 2
-    t = (np.arange(half) + 0.5) / n_layers
-    rise = height * d_ff * np.cos(2 * np.pi * t) / multiple
-    rounded = (multiple * np.sign(rise) * np.floor(np.abs(rise) + 0.5)).astype(int).tolist()
-    if max(map(abs, rounded)) > d_ff:
-        raise InputError(f"a height of {height} leaves widths below 0: give one from -1 to 1.")
-    return [d_ff + r for r in rounded] + [d_ff - r for r in rounded]
-
-
 def shuffled(widths: list[int], seed: int) -> list[int]:
     """The same widths, given to the layers at random."""
     return np.random.default_rng(seed).permutation(widths).tolist()

@@ -18,52 +18,42 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from lib.errors import InputError, unknown
 
-FFNS = {"swiglu": 3, "linear": 2}  # matrices of d × width in each kind
-STARTS = ("plain", "looking-back", "scaled", "llama", "zero")
-SILENT_STARTS = ("plain", "looking-back", "zero")
+STARTS = ("plain", "looking-back", "scaled", "llama")
+SILENT_STARTS = ("plain", "looking-back")
 """those whose FFNs write nothing at first"""
 
 
 class DecoderConfig(LlamaConfig):
-    """Llama's, with `intermediate_sizes` (one width a layer, 0 for no FFN and no norm before it)
-    and `ffn_kinds` (one of FFNS a layer; SwiGLU where nothing is said)."""
+    """Llama's, with `intermediate_sizes`: one width a layer, 0 for no FFN and no norm before it."""
 
     model_type = "layerwise-decoder"
     intermediate_sizes: list[int] | None = None
-    ffn_kinds: list[str] | None = None
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         n = self.num_hidden_layers
         self.intermediate_sizes = list(self.intermediate_sizes or [self.intermediate_size] * n)
-        self.ffn_kinds = list(self.ffn_kinds or ["swiglu"] * n)
-        if {len(self.intermediate_sizes), len(self.ffn_kinds)} != {n}:
+        if len(self.intermediate_sizes) != n:
             raise InputError(
-                f"{n} layers were given {len(self.intermediate_sizes)} FFN widths and "
-                f"{len(self.ffn_kinds)} kinds: give one a layer."
+                f"{n} layers were given {len(self.intermediate_sizes)} FFN widths: give one each."
             )
         if min(self.intermediate_sizes) < 0:
             raise InputError(
                 f"an FFN cannot be {min(self.intermediate_sizes)} wide: give 0 or more."
             )
-        for kind in self.ffn_kinds:
-            if kind not in FFNS:
-                raise unknown("kind of FFN", kind, [*FFNS])
 
 
 class FFN(nn.Module):
-    """Down(SiLU(Gate x) · Up x); "linear": Down(Up x). x [..., d]."""
+    """Down(SiLU(Gate x) · Up x), x [..., d]."""
 
-    def __init__(self, d: int, width: int, kind: str):
+    def __init__(self, d: int, width: int):
         super().__init__()
-        self.gate_proj = nn.Linear(d, width, bias=False) if kind == "swiglu" else None
+        self.gate_proj = nn.Linear(d, width, bias=False)
         self.up_proj = nn.Linear(d, width, bias=False)
         self.down_proj = nn.Linear(width, d, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        up = self.up_proj(x)
-        gated = up if self.gate_proj is None else nn.functional.silu(self.gate_proj(x)) * up
-        return self.down_proj(gated)
+        return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class DecoderLayer(GradientCheckpointingLayer):
@@ -76,9 +66,9 @@ class DecoderLayer(GradientCheckpointingLayer):
             return LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
         self.input_layernorm, self.self_attn = norm(), LlamaAttention(config, layer_idx)
-        width, kind = config.intermediate_sizes[layer_idx], config.ffn_kinds[layer_idx]
+        width = config.intermediate_sizes[layer_idx]
         self.post_attention_layernorm = norm() if width else None
-        self.mlp = FFN(config.hidden_size, width, kind) if width else None
+        self.mlp = FFN(config.hidden_size, width) if width else None
 
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> torch.Tensor:
         x = hidden_states
@@ -120,16 +110,15 @@ def build_decoder(
     *,
     start: str = "plain",
     seed: int = 42,
-    kinds: list[str] | None = None,
 ) -> Decoder:
     """A decoder with these FFN widths, its weights drawn anew.
 
     `start`: "plain" draws the embedding with std 1, matrices with 1/√(inputs), and what writes to
     the stream or the logits is 0; "looking-back" is plain with one head of the first layer that
     attends to the token before; "scaled" lets what writes to the stream begin with 1/√(inputs · 2
-    layers) and the logits with 0.02; "llama" draws every matrix with std 0.02; "zero" is plain with
-    an embedding of std 0.1. Each parameter has a generator of its own, so models of one seed share
-    the weights of all that they have in common: a wider FFN begins with the units of the narrower.
+    layers) and the logits with 0.02; "llama" draws every matrix with std 0.02. Each parameter has a
+    generator of its own, so models of one seed share the weights of all that they have in common: a
+    wider FFN begins with the units of the narrower.
     """
     if start not in STARTS:
         raise unknown("start", start, STARTS)
@@ -138,7 +127,6 @@ def build_decoder(
         hidden_size=shape.d,
         intermediate_size=max(widths),
         intermediate_sizes=list(widths),
-        ffn_kinds=kinds,
         num_hidden_layers=len(widths),
         num_attention_heads=shape.heads,
         max_position_embeddings=shape.n_ctx,
@@ -163,7 +151,7 @@ def _std(name: str, p: torch.Tensor, start: str, n_layers: int) -> float:
     if start == "llama":
         return 0.02
     if "embed" in name:
-        return 0.1 if start == "zero" else 1.0
+        return 1.0
     if name.endswith("lm_head.weight"):
         return 0.02 if start == "scaled" else 0.0
     if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -198,8 +186,7 @@ def count_params(config: DecoderConfig) -> int:
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
     layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + d)
-    ffns = zip(config.intermediate_sizes, config.ffn_kinds, strict=True)
-    ffn = sum(FFNS[kind] * d * width + d for width, kind in ffns if width)
+    ffn = sum(3 * d * width + d for width in config.intermediate_sizes if width)
     return v * d * (1 if config.tie_word_embeddings else 2) + d + layers + ffn
 
 

@@ -14,23 +14,19 @@ from lib.errors import unknown
 PROFILES = {
     "smoke": dict(
         model="tiny-gpt2", corpus="wikipedia-sample",
-        fit=4_096, maps=2_048, read=1_536, documents=6, per_document=2,
         seq_len=64, map_tokens=4_096, gate_tokens=2_048, test_documents=11, test_windows=2,
         most_documents=12,
     ),
     "laptop": dict(
         model="smollm2-135m", corpus="wikipedia",
-        fit=8_192, maps=6_144, read=1_536, documents=24, per_document=1,
         seq_len=256, map_tokens=8_192, gate_tokens=6_144, test_documents=12, test_windows=1,
     ),
     "study": dict(
         model="smollm2-135m", corpus="wikipedia",
-        fit=122_880, maps=61_440, read=12_288, documents=24, per_document=4,
         seq_len=256, map_tokens=122_880, gate_tokens=61_440, test_documents=53, test_windows=2,
     ),
     "paper": dict(
         model="gpt2", corpus="wikitext-2",
-        fit=30_720, maps=10_240, read=30_720, documents=60, per_document=32,
         seq_len=256, map_tokens=30_720, gate_tokens=30_720, test_documents=60, test_windows=2,
     ),
 }  # fmt: skip

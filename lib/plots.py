@@ -109,21 +109,6 @@ def forest(
     ax.legend(fontsize=9)
 
 
-def dumbbells(ax: plt.Axes, rows: Mapping[str, Sequence], labels: Sequence[str]) -> None:
-    """One row a name with a point for each label, joined by a grey line: before and after."""
-    names = list(rows)
-    for y, name in enumerate(names):
-        values = [getattr(v, "value", v) for v in rows[name]]
-        ax.plot(values, [y] * len(values), color="#BBBBBB", lw=2, zorder=1)
-        for k, v in enumerate(values):
-            ax.scatter(v, y, color=COLOURS[k], marker=MARKERS[k], s=45, zorder=2)
-    for k, label in enumerate(labels):
-        ax.scatter([], [], color=COLOURS[k], marker=MARKERS[k], label=label)
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.legend()
-
-
 def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> None:
     """Each point's name beside it."""
     for at_x, at_y, name in zip(x, y, names):

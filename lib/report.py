@@ -20,13 +20,11 @@ from IPython.display import HTML, Image, Markdown, display, update_display
 
 from lib import plots
 from lib.cache import COST
-from lib.claims import judge, ledger
 from lib.compare import as_table, compare, from_table, in_words, key_to, markdown_table
 from lib.errors import InputError, unknown
 from lib.files import whole
 from lib.model import Subject
 from lib.names import PROFILES, check_model, label, tiny_models
-from lib.stats import Interval
 from lib.text import DATA, Corpus, Windows, check_corpus, cut_windows, measured_sample
 
 ROOT = DATA.parent
@@ -58,7 +56,6 @@ class Run:
     corpus: str
     seed: int
     began: float = field(default_factory=time.time)
-    verdicts: list = field(default_factory=list)
     comparisons: list = field(default_factory=list)
     main_figure: str | None = None
 
@@ -107,49 +104,6 @@ class Run:
             cut("test").per_document(budget["test_windows"], n_documents),
         )
 
-    def windows(
-        self, text: Corpus, tokenizer, seq_len: int = 128, fit: int | None = None
-    ) -> tuple[Windows, Windows]:
-        """(fit, test): this profile's sample of each part of a corpus, disjoint by document."""
-        budget = PROFILES[self.profile]
-
-        def cut(part):
-            return cut_windows(
-                getattr(text, part), tokenizer, seq_len, self.seed, f"{text.name} ({part})"
-            )
-
-        test = cut("test")
-        most = budget["documents"] * budget["per_document"] * seq_len
-        n = min(most, test.n_tokens)
-        return cut("fit").take(fit or budget["fit"]), test.take(n, evenly=True)
-
-    def parts(
-        self, text: Corpus, tokenizer, seq_len: int | None = None, read: int | None = None
-    ) -> tuple[Windows, Windows, Windows]:
-        """(fit, train, test), disjoint by document: maps are fitted on the first, gates and routers
-        on the second (every third document of the corpus's fit part), all is reported on the third.
-        `read`: tokens of the last two, each spread evenly over its documents."""
-        budget = PROFILES[self.profile]
-        length = seq_len or self.pick(64, 256, 256, 256)
-        read = read or budget["read"]
-        if len(text.fit) < 2:
-            raise InputError(
-                f"corpus {text.name!r} has one document to fit on, but maps and gates need some "
-                "each: give a longer text."
-            )
-
-        def third(part, k):
-            return [d for i, d in enumerate(part) if (i % 3 == 0) == k]
-
-        parts = []
-        for documents, name in (
-            (third(text.fit, False), "maps"), (third(text.fit, True), "gates"), (text.test, "test")
-        ):  # fmt: skip
-            cut = cut_windows(documents, tokenizer, length, self.seed, f"{text.name} ({name})")
-            n = min(budget["maps"] if not parts else read, cut.n_tokens)
-            parts.append(cut.take(n, evenly=bool(parts)))
-        return tuple(parts)
-
     def table(self, table: pd.DataFrame, name: str, show: bool = True, digits: int = 3) -> None:
         """Keep a table as <name>.csv among the results, and show it."""
         with whole(self.folder / f"{name}.csv") as part:
@@ -158,12 +112,11 @@ class Run:
             show_table(table, digits)
 
     def figure(
-        self, figure: plt.Figure, what: str, alt: str, main: bool = False, caption: str = "", **old
+        self, figure: plt.Figure, what: str, alt: str, main: bool = False, caption: str = ""
     ) -> None:
         """Show a figure, and keep it in figures/ when the committed notebooks are made; `main`
         shows it under the answer, at the top, with its `caption`. `alt` is one sentence for who
         does not see it."""
-        main = main or old.get("hero", False)  # notebooks 17-27 still say hero
         shown = self.renders and self.model == PROFILES["study"]["model"]
         name = f"{self.notebook[:2]}_{what}.png"
         home = ROOT / "figures" if shown else ROOT / "runs" / "figures" / self.folder.parent.name
@@ -224,18 +177,6 @@ class Run:
         update_display(Markdown(table), display_id="comparisons")
         self.table(as_table(self.comparisons), "comparisons", show=False)
 
-    def claim(self, id: str, statistic, null=None, units=None) -> None:
-        """Judge a claim of the ledger (see lib.claims.judge) and show it in one line."""
-        verdict = judge(id, statistic, null, units)
-        if ledger().loc[id].notebook != self.notebook:
-            raise InputError(f"claim {id} belongs to {ledger().loc[id].notebook}: judge it there.")
-        self.verdicts.append(verdict)
-        display(Markdown(verdict.line))
-
-    def holds(self, id: str) -> bool:
-        """Whether a claim judged in this run holds here."""
-        return any(v.id == id and v.verdict == "holds here" for v in self.verdicts)
-
     def answer(self, *sentences: str) -> None:
         """The answer, in one or two computed sentences, shown at the top."""
         text = " ".join(" ".join(s.split()) for s in sentences)
@@ -247,10 +188,7 @@ class Run:
     def end(self, **facts) -> None:
         """Fill the table at the top, keep it and the provenance beside the tables, and show the
         latter in one line."""
-        if self.verdicts:
-            self._keep_verdicts()
-        else:
-            self._show_comparisons()
+        self._show_comparisons()
         facts = {
             "profile": self.profile,
             "model": MODEL_NOTES.get(self.model, self.model),
@@ -268,16 +206,6 @@ class Run:
         with whole(self.folder / "provenance.json") as part:
             part.write_text(json.dumps(facts, indent=1) + "\n")
         display(Markdown("*" + " · ".join(f"{k} {v}" for k, v in facts.items()) + "*"))
-
-    def _keep_verdicts(self) -> None:
-        """The verdicts of a notebook of the older form, beside its tables."""
-        rows = [
-            {"id": v.id, "verdict": v.verdict, **v.measured._asdict(), "unit": v.unit}
-            | {"null": v.null.value if v.null else "", "why": v.why}
-            for v in self.verdicts
-        ]
-        names = ["id", "verdict", *Interval._fields, "unit", "null", "why"]
-        self.table(pd.DataFrame(rows, columns=names), "claims", show=False)
 
 
 def top() -> None:
@@ -345,9 +273,3 @@ def show_table(table: pd.DataFrame, digits: int = 3) -> None:
 
     named = table.rename(columns=lambda column: str(column).replace("_", " "))
     display(HTML(named.map(in_a_cell).to_html(index=False, border=0)))
-
-
-def beside(printed: pd.DataFrame, measured: pd.DataFrame, on: list[str]) -> pd.DataFrame:
-    """The paper's numbers with what is measured here in the columns beside them, matched by `on`;
-    where a row has no counterpart, its cells stay empty."""
-    return printed.merge(measured, on=on, how="outer", suffixes=(" (paper)", " (here)"))

@@ -155,38 +155,6 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(value, value - half, value + half)
 
 
-def carried_over(
-    target: np.ndarray, reference: np.ndarray, n_draws: int = 200
-) -> tuple[Interval, Interval]:
-    """How much of the differences between models in `reference` is there in `target`, and its null.
-
-    Both are losses [seeds, models], row k of both of one seed. For each target seed: the slope
-    through 0 of its losses on the mean of the reference's other seeds, each less its mean over
-    models; t-interval over seeds. The null deals the models anew within each target seed. nan where
-    the reference shows no differences itself (F-test, p > 0.05).
-    """
-
-    def centred(v):
-        return v - v.mean(1, keepdims=True)
-
-    target, reference = centred(np.asarray(target)), centred(np.asarray(reference))
-    n, m = reference.shape
-    between = n * (reference.mean(0) ** 2).sum() / (m - 1)
-    within = ((reference - reference.mean(0)) ** 2).sum() / ((n - 1) * (m - 1))
-    others = np.stack([np.delete(reference, k, 0).mean(0) for k in range(len(target))])
-
-    def slopes(rows):
-        return (rows * others).sum(1) / (others**2).sum(1)
-
-    rng = np.random.default_rng(42)
-    dealt = [slopes(rng.permuted(target, axis=1)).mean() for _ in range(n_draws)]
-    null = Interval(float(np.mean(dealt)), *map(float, np.quantile(dealt, [0.025, 0.975])))
-    found = over_seeds(slopes(target))
-    if scipy.stats.f.sf(between / within, m - 1, (n - 1) * (m - 1)) > 0.05:
-        found = Interval(found.value, np.nan, np.nan)
-    return found, null
-
-
 def one_turn(profile: np.ndarray) -> np.ndarray:
     """The nearest profile [n] that rises and then falls, or falls and then rises (least squares):
     isotonic regressions on either side of the best turning point."""

@@ -172,9 +172,6 @@ ABOUT_COMPARISONS = """What the papers print, and what it came to on each model.
 bound that the paper gives; *?* is undecided; *measured* is compared but not judged. The numbers
 are those measured here, with their intervals. An outcome holds for the model of its column only.
 """
-ABOUT_CLAIMS = """The claims of the reports that have no comparisons yet, each with its rule, its
-control, and its verdict on each model.
-"""
 
 
 def printed(row) -> str:
@@ -236,17 +233,6 @@ def comparisons() -> pd.DataFrame:
     return ledger[columns].merge(by_model("comparisons.csv", outcome), on="id", how="left")
 
 
-def older_claims(converted: set[str]) -> pd.DataFrame:
-    """The claims of the notebooks that have no committed comparisons yet, with their verdicts."""
-    ledger = pd.read_csv(PUBLISHED / "claims.csv", dtype=str, keep_default_na=False)
-    ledger = ledger[~ledger.notebook.isin(converted)]
-    ledger["section"] = ledger.paper.str.title() + " " + ledger.section
-    ledger = ledger.rename(columns={"null": "control"})
-    columns = ["id", "notebook", "section", "sentence", "published", "rule", "control"]
-    verdicts = by_model("claims.csv", lambda row: row.verdict)
-    return ledger[columns].merge(verdicts, on="id", how="left")
-
-
 def interactive(table: pd.DataFrame) -> str:
     """A table to filter and to sort, as raw HTML; it says how many rows a browser has to show."""
     import itables
@@ -272,17 +258,13 @@ def interactive(table: pd.DataFrame) -> str:
 
 
 def write_scorecard(app) -> None:
-    """Write scorecard.md: both tables, and once the JavaScript that they need."""
+    """Write scorecard.md: the table, and the JavaScript that it needs."""
     from itables.javascript import generate_init_offline_itables_html, opt
 
     new = comparisons()
-    results = RESULTS.glob("*/*/comparisons.csv")
-    old = older_claims(converted={path.parent.name for path in results})
     parts = ["---\nhtml_theme.sidebar_secondary.remove: true\n---\n", "# Scorecard\n"]
     if len(new):
         parts += [ABOUT_COMPARISONS, interactive(new)]
-    if len(old):
-        parts += ["## Not yet converted\n", ABOUT_CLAIMS, interactive(old)]
     # The page stands alone: the JavaScript is written into it, and nothing is fetched.
     parts.append(f"```{{raw}} html\n{generate_init_offline_itables_html(opt.dt_bundle)}\n```\n")
     (HERE / "scorecard.md").write_text("\n".join(parts), encoding="utf-8")

@@ -363,20 +363,6 @@ def test_healing_that_diverges(refused, subject, fit, fits):
         heal(memory, fit, {(2, "map"): fits.plain[2]}, steps=4, lr=1e30)
 
 
-def test_a_corpus_of_one_document_gives_no_disjoint_parts(refused, subject):
-    text = lib.text.Corpus("one", ["some words " * 2_000], ["other words " * 2_000])
-    with refused("'one'", "one document to fit on", "longer text"):
-        start("09_gates", "smoke", None, None).parts(text, subject.tokenizer)
-
-
-def test_parts_are_disjoint_by_document(subject, text):
-    run = start("09_gates", "smoke", None, None)
-    parts = run.parts(text, subject.tokenizer)
-    rows = [{tuple(t) for t in part.tokens.tolist()} for part in parts]
-    assert not rows[0] & rows[1] and not rows[0] & rows[2] and not rows[1] & rows[2]
-    assert run.parts(text, subject.tokenizer, read=256)[2].n_tokens == 256
-
-
 def test_jobs_that_are_no_number(refused, monkeypatch):
     monkeypatch.setattr("sys.argv", ["series", "report"])
     monkeypatch.setenv("N", "01")

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from lib.mixers import bits_per_byte, tune
 
 from lib.affine import AffineMap, svd_ridge
 from lib.allocation import grouped, placed, placement, taper, wave
@@ -16,7 +17,6 @@ from lib.decoder import Shape, build_decoder
 from lib.errors import InputError
 from lib.files import cache_folder
 from lib.gates import auc_by_document, fit_gate, needless
-from lib.mixers import bits_per_byte, tune
 from lib.moments import Moments
 from lib.ngram import KneserNey
 from lib.probes import PolyLinear, conjunction_index

@@ -1,13 +1,10 @@
 """Rows of trainings: written once, by make train and make render alone, and found by digest."""
 
 import pytest
-import torch
 
 from lib import runs
 from lib.errors import InputError
-from lib.pretraining import setup
-from lib.report import Run
-from lib.runs import keep_rows, kept_rows, losses_by_half
+from lib.runs import keep_rows, kept_rows
 
 ROW = dict(experiment="e", setting="s", seed=1, step=2, text="t", half="odd", loss=3.5)
 
@@ -29,14 +26,3 @@ def test_rows_are_written_once_and_only_by_make_train(own_runs, monkeypatch):
     assert not len(kept_rows("decoder", "c")) and not len(kept_rows("mixer"))
     with pytest.raises(InputError, match=r"unknown family of trainings 'deco'.*decoder"):
         kept_rows("deco")
-
-
-def test_the_committed_smoke_row_is_what_a_training_gives():
-    torch.set_num_threads(1)
-    lab = setup(Run("17_ffn_placement", "smoke", "tiny-gpt2", "wikipedia-sample", 42))
-    committed = kept_rows("decoder")
-    committed = committed[committed.digest.str.startswith("fit_decoder")]
-    assert len(committed) == 2
-    rows = losses_by_half(lab.train(lab.uniform, 42)["test"], lab.test)
-    for row, kept in zip(rows, committed.itertuples()):
-        assert row["half"] == kept.half and row["loss"] == pytest.approx(kept.loss, abs=1e-5)

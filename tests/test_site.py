@@ -124,17 +124,6 @@ def test_the_scorecard_has_a_column_for_each_model(tmp_path, monkeypatch):
     assert rows.loc["a", "small"] == "✔ reproduced, 0.5 [0.4, 0.6]"
     assert rows.loc["a", "large"] == "✘ reversed, 0.5 [0.4, 0.6]"
     assert pd.isna(rows.loc["b", "small"])
-
-
-def test_claims_of_converted_reports_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(conf, "PUBLISHED", tmp_path)
-    monkeypatch.setattr(conf, "RESULTS", tmp_path)
-    (tmp_path / "claims.csv").write_text(
-        "id,paper,section,sentence,published,rule,threshold,null,notebook,amended\n"
-        "a,whipp,5.1,One.,1,> 1,paper,shuffled,01_one,\n"
-        "b,whipp,5.2,Two.,1,> 1,paper,shuffled,02_two,\n"
-    )
-    assert [*conf.older_claims(converted={"01_one"}).id] == ["b"]
     assert conf.link("99_none") == "99"
     assert conf.link(REPORTS[1].stem) == f'<a href="{REPORTS[1].stem}.html">01</a>'
 

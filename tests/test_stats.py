@@ -1,18 +1,13 @@
-"""The interval and its kin, and the verdict on a claim."""
+"""The interval and its kin."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.stats
 
-import lib.claims
-from lib.claims import in_words, judge
 from lib.compare import by_block, published
-from lib.errors import InputError
 from lib.plots import gain_in_words
 from lib.stats import (
     Interval,
-    carried_over,
     half_of_documents,
     interval,
     intervals,
@@ -92,23 +87,6 @@ def test_over_seeds_is_students():
     assert np.isnan(over_seeds([1.0]).low) and np.isnan(over_seeds([2.0, 2.0]).low)
 
 
-def test_what_carries_over_is_told_from_what_does_not():
-    rng = np.random.default_rng(0)
-    models, seeds = np.array([0.0, 0.1, -0.2, 0.3]), rng.normal(size=(6, 1))
-
-    def noise(n):
-        return 0.02 * rng.normal(size=(n, 4))
-
-    reference = models + seeds + noise(6)
-    found, null = carried_over(0.5 * models + seeds[:4] + noise(4), reference)
-    assert found.low < 0.5 < found.high and found.high < 0.8
-    assert null.low < 0 < null.high < found.low
-    other, _ = carried_over(models[[2, 3, 1, 0]] + noise(4), reference)
-    assert other.high < 0.5
-    flat, _ = carried_over(models + noise(4), seeds + noise(6))
-    assert np.isnan(flat.low)  # there was nothing to carry over
-
-
 def test_rank_correlation_is_told_from_zero_at_036():
     x = np.arange(30)
     y = np.random.default_rng(4).permutation(30)
@@ -120,114 +98,6 @@ def test_rank_correlation_is_told_from_zero_at_036():
     assert rank_correlation(x, x).low > 0.99 and np.isnan(rank_correlation(x[:3], y[:3]).low)
 
 
-# Verdicts -----------------------------------------------------------------------------------------
-
-RULES = {"more": "> 0.5", "less": "< 0.5", "within": "in -1 1", "some": "any > 0.5"}
-RULES |= {"every": "all > 0.5", "broken": "about 0.5"}
-nan = float("nan")
-
-
-def sure(value, half=0.1):
-    return Interval(value, value - half, value + half)
-
-
-@pytest.fixture(autouse=True)
-def ledger(monkeypatch):
-    """A ledger of one claim for each kind of rule."""
-    rows = pd.DataFrame({"id": [*RULES], "rule": [*RULES.values()]})
-    rows = rows.assign(sentence="It is so.", null="noise", amended="", notebook="01_x")
-    monkeypatch.setattr(lib.claims, "ledger", lambda: rows.set_index("id", drop=False))
-
-
-@pytest.mark.parametrize(
-    ("id", "statistic", "verdict"),
-    [
-        ("more", sure(0.7), "holds here"),
-        ("more", sure(0.55), "open"),
-        ("more", sure(0.3), "fails here"),
-        ("less", sure(0.3), "holds here"),
-        ("less", sure(0.55), "open"),
-        ("less", sure(0.7), "fails here"),
-        ("within", sure(0.2), "holds here"),
-        ("within", sure(0.95), "open"),
-        ("within", sure(-2.0), "fails here"),
-        ("more", 0.9, "open"),  # a number has no interval
-        ("more", Interval(0.9, nan, nan), "open"),
-        ("some", [sure(0.1), sure(0.9)], "holds here"),
-        ("some", [sure(0.1), sure(0.55)], "open"),
-        ("some", [sure(0.1), sure(0.2)], "open"),  # "there is" never fails on one model
-        ("some", [Interval(0.9, nan, nan), sure(0.9)], "holds here"),
-        ("every", [sure(0.8), sure(0.9)], "holds here"),
-        ("every", [sure(0.8), sure(0.55)], "open"),
-        ("every", [sure(0.8), sure(0.1)], "fails here"),
-        ("every", [sure(0.8), Interval(0.9, nan, nan)], "open"),
-    ],
-)
-def test_verdict(id, statistic, verdict):
-    assert judge(id, statistic).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("id", "statistic", "null", "verdict", "why"),
-    [
-        ("more", sure(0.9), sure(0.1), "holds here", ""),
-        ("more", sure(0.9), sure(0.8), "open", "its null passes too"),
-        ("more", sure(0.9), 0.8, "open", "its null passes too"),
-        ("more", sure(0.7, 0.15), sure(0.55, 0.2), "open", "not told apart from its null"),
-        # intervals need not be symmetric: the sides that face each other count
-        (
-            "more",
-            Interval(0.9, 0.51, 0.91),
-            Interval(0.55, 0.45, 0.56),
-            "open",
-            "not told apart from its null",
-        ),
-        ("more", Interval(0.7, 0.65, 1.5), Interval(0.45, 0.1, 0.55), "holds here", ""),
-        ("less", Interval(0.3, 0.0, 0.35), Interval(0.6, 0.45, 1.0), "holds here", ""),
-        ("more", sure(0.3), sure(0.1), "fails here", ""),
-        ("less", sure(0.1), sure(0.9), "holds here", ""),
-        ("less", sure(0.1), sure(0.2), "open", "its null passes too"),
-        ("within", sure(0.0), sure(3.0), "holds here", ""),
-        ("within", sure(0.0), sure(0.5), "open", "its null passes too"),
-        ("some", [sure(0.9), sure(0.1)], [sure(0.2), sure(0.8)], "open", "its null passes too"),
-        ("every", [sure(0.9)] * 2, [sure(0.9), sure(0.1)], "holds here", ""),
-        ("every", [sure(0.9)] * 2, [sure(0.8)] * 2, "open", "its null passes too"),
-    ],
-)
-def test_verdict_beside_its_null(id, statistic, null, verdict, why):
-    found = judge(id, statistic, null)
-    assert (found.verdict, found.why) == (verdict, why)
-
-
-def test_the_unit_that_decided_is_named():
-    several = [sure(0.8), sure(0.1), sure(0.9)]
-    assert judge("every", several, units="abc").unit == "b"
-    assert judge("some", several, units="abc").unit == "c"
-    assert judge("more", sure(0.8), units="a").unit == ""
-
-
-def test_the_line_tells_it_all():
-    line = judge("more", sure(0.9), sure(0.1)).line
-    assert line == (
-        "✔ **holds here** · It is so. · 0.90 [0.80, 1.00] · rule > 0.5 · "
-        "null: noise 0.10 [0.00, 0.20]"
-    )
-    assert "its null passes too" in judge("more", sure(0.9), sure(0.9)).line
-
-
-@pytest.mark.parametrize("id", ["mroe", "broken"])
-def test_an_unknown_claim_or_rule(id):
-    with pytest.raises(InputError, match=r"did you mean 'more'|write > 0.5"):
-        judge(id, 0.5)
-
-
-def test_numbers_in_words():
-    assert in_words(Interval(0.5512, 0.541, 0.561)) == "0.551 [0.541, 0.561]"
-    assert in_words(Interval(-3.0, -5.0, -1.0)) == "−3.0 [−5.0, −1.0]"
-    assert in_words(Interval(12345.0, 12000.0, 13000.0)) == "1.2e4 [1.2e4, 1.3e4]"
-    assert in_words(Interval(0.25, nan, nan)) == "0.25"
-
-
 def test_gains_in_words():
     assert gain_in_words(Interval(0.031, 0.01, 0.05)) == (
         "wins 0.031 nats a token over uniform widths"
@@ -235,7 +105,9 @@ def test_gains_in_words():
     assert gain_in_words(Interval(-0.12, -0.15, -0.1), "the rest") == (
         "loses 0.12 nats a token to the rest"
     )
-    assert gain_in_words(Interval(0.01, nan, nan)) == "is not visibly apart from uniform widths"
+    assert (
+        gain_in_words(Interval(0.01, np.nan, np.nan)) == "is not visibly apart from uniform widths"
+    )
 
 
 def test_published_numbers_are_filtered():
