@@ -13,7 +13,6 @@ from lib.allocation import (
     share_moved,
     shuffled,
     taper,
-    wave,
 )
 from lib.compare import published
 from lib.errors import InputError
@@ -75,14 +74,10 @@ def test_schedules_are_the_papers_formulas():
     assert share_moved(taper(24, 2048, 1.5, 0.5, "linear")) == pytest.approx(0.26 / 2, abs=0.005)
 
 
-def test_groups_waves_and_shuffles_keep_the_sum():
+def test_groups_and_shuffles_keep_the_sum():
     early, ends = grouped(12, 128, (1.5, 0.75, 0.75)), grouped(12, 128, (1.25, 0.5, 1.25))
     assert early[:4] == [192] * 4 and sum(early) == sum(ends) == 12 * 128
     assert share_moved(early) == pytest.approx(share_moved(ends)) == pytest.approx(1 / 6)
-    for n_layers in (4, 12, 24, 30):
-        u = wave(n_layers, 128, 0.5)
-        assert sum(u) == n_layers * 128 and u == u[::-1] and u[0] == max(u) > 128
-        assert min(u) in u[n_layers // 2 - 1 :][:2] and wave(n_layers, 128, -0.5)[0] == 256 - u[0]
     assert sorted(shuffled(early, 1)) == sorted(early) and shuffled(early, 1) != early
     assert shuffled(early, 1) == shuffled(early, 1) != shuffled(early, 2)
 
@@ -114,7 +109,6 @@ def test_one_unlucky_baseline_alone_gives_the_papers_ranges():
         (lambda: taper(10, 128, 1.5, 0.5, "steps", 2), "give 9"),
         (lambda: grouped(10, 128, (1.5, 0.75, 0.75)), "give 9"),
         (lambda: grouped(12, 128, (1.5, 1, 1)), "a last one of 0.5"),
-        (lambda: wave(12, 128, 1.5), "from -1 to 1"),
     ],
 )
 def test_what_cannot_be_met_names_what_can(call, words):
