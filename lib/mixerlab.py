@@ -147,7 +147,10 @@ class MixerLab:
     ) -> tuple[float, bool]:
         """The learning rate with the lowest loss on the even documents after a quarter of the
         steps, and whether it lies inside what was tried: `rates`, each twice the last, and twice or
-        half as much further while the best is at an end, `most` in all."""
+        half as much further while the best is at an end, `most` in all. Raises InputError for no
+        rate."""
+        if not rates:
+            raise InputError("there is no learning rate to choose from: give at least one.")
         tried: dict[float, float] = {}
         new = list(rates)
         while new:

@@ -108,12 +108,8 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
     assert start("01_x", "smoke", None, None).model == "tiny-gpt2"
 
 
-def test_claim_and_comparison_of_another_notebook(refused):
+def test_a_comparison_that_is_unknown_or_of_another_notebook(refused):
     run = start("04_kinds_of_linearity", "smoke", None, None)
-    with pytest.raises(
-        InputError, match=r"unknown claim 'ikeda-5.4-middle-best-of-thre': did you mean"
-    ):
-        run.claim("ikeda-5.4-middle-best-of-thre", 1.0)
     with pytest.raises(InputError, match=r"unknown comparison 'whipp-5.1-jaged'.*jagged"):
         run.compare("whipp-5.1-jaged", 1.0)
     one = Interval(1.0, 0.9, 1.1)

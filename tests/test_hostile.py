@@ -8,15 +8,15 @@ import re
 import numpy as np
 import pytest
 import torch
-from lib.mixers import bits_per_byte, tune
 
 from lib.affine import AffineMap, svd_ridge
-from lib.allocation import grouped, placed, placement, taper, wave
+from lib.allocation import grouped, placed, placement, taper
 from lib.compare import in_words
 from lib.decoder import Shape, build_decoder
 from lib.errors import InputError
 from lib.files import cache_folder
 from lib.gates import auc_by_document, fit_gate, needless
+from lib.mixerlab import MixerLab
 from lib.moments import Moments
 from lib.ngram import KneserNey
 from lib.probes import PolyLinear, conjunction_index
@@ -82,7 +82,6 @@ TABLE = [
     ("grouped", lambda v: sum(grouped(12, 32, (v, 1, 2 - v))), (12 * 32, 12 * 32), NUMBERS),
     ("grouped shares", lambda v: sum(grouped(12, 32, v)), (12 * 32, 12 * 32),
      ((1,), (1, 2), (1, 1, 1, 0), (-1, 1, 3), (NAN, 1, 1), (1, 1, 1))),
-    ("wave", lambda v: sum(wave(12, 32, v)), (12 * 32, 12 * 32), NUMBERS),
     ("allocate", lambda v: float(allocate(np.abs(ROWS)[None], v).mean()), (0, 1), NUMBERS),
     ("interval", lambda v: mean_of(v).value, ANY, ARRAYS),
     ("ratio", lambda v: ratio(np.ones(10), np.full(10, v)).value, ANY, NUMBERS),
@@ -98,10 +97,9 @@ TABLE = [
      (0, INF), NUMBERS),
     ("ngram tokens", lambda v: KneserNey(v, 4).losses(np.ones((1, 3), int)).sum(), (0, INF),
      (np.full((2, 3), 4), np.full((2, 3), -1), np.ones((2, 3), int), np.zeros((0, 3), int))),
-    ("tune", lambda v: tune("linear", None, None, 4, 8, 1, v)[0], ANY, ([], ())),
+    ("rate", lambda v: MixerLab(None, {}, None, 11, 10).rate("linear", 8, 1, v)[0], ANY, ([], ())),
     ("decoder", lambda v: len(build_decoder([v, 8], Shape(8, 2, 11, 8)).model.layers), (2, 2),
      (-1, "a", None)),
-    ("bits", lambda v: bits_per_byte(1.0, v, 8), ANY, (0, 1, -1)),
     ("notebooks", lambda v: len(notebooks(v)), (1, 40),
      ("05-01", ",", "3-1,05", "x", "1-", "99", "01", "1,2", "-1", "0.5")),
     ("seeds", lambda v: len(plan({"seed": v, "number": "01"})), (1, 40),
