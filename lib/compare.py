@@ -89,8 +89,10 @@ class Comparison:
     here: Interval
     control: Interval | None
     difference: Interval | None
+    why: str = ""
+    """which block decided; how the sign turns; the smallest effect that would have been seen"""
     note: str = ""
-    """which block decided; by how much; the smallest effect that would have been seen"""
+    """what else the row's own line says, and the table at the top does not"""
 
     @property
     def row(self) -> pd.Series:
@@ -118,14 +120,14 @@ class Comparison:
     def in_words(self) -> str:
         """The outcome, for an effect with the paired difference that decided it."""
         if self.outcome == "measured":
-            return f"measured; {self.note}" if self.note else "measured"
+            return f"measured; {self.why}" if self.why else "measured"
         missed = self.outcome == "exceeded" and bool(self.row.printed_low)  # a limit from below
         words = f"{MARKS[self.outcome]} {'not reached' if missed else self.outcome}"
         if self.difference is not None:
             decided = self.outcome in ("reproduced", "found", "reversed")
             words += ", by " if decided else ", difference "
             words += in_words(self.difference, unit_of_difference(self.row.unit), signed=True)
-        return f"{words}; {self.note}" if self.note else words
+        return f"{words}; {self.why}" if self.why else words
 
 
 def compare(
@@ -135,14 +137,16 @@ def compare(
     difference: Values | None = None,
     blocks: Sequence[int | str] | None = None,
     note: str = "",
+    turns: str = "",
 ) -> Comparison:
     """Judge a row: `here` and `control` with their intervals, and their paired `difference`.
 
     Where the paper prints the difference itself (a gain, a change), `here` and `difference` are
     both that gain and `control` is the baseline's value. A quantity that begins with "some" or
     "every" takes a joint interval for each unit, which are all blocks or those named in `blocks`.
-    `note`: what else the outcome should say. Raises InputError for an unknown id, an effect without
-    control and difference, and values that do not fit the row.
+    `note`: what else the row's own line says; `turns`: how its sign turns under another recipe, for
+    the outcome. Raises InputError for an unknown id, an effect without control and difference, and
+    values that do not fit the row.
     """
     if id not in rows().index:
         near = get_close_matches(id, rows().index, 3)
@@ -169,15 +173,15 @@ def compare(
     outcomes = [judge(row, unit) for unit in units]
     chosen = _decisive(row, outcomes, units)
     outcome, said = outcomes[chosen]
-    note = "; ".join(part for part in (said, note) if part)
+    why = [said, turns]
     if row.paper == "ours" and outcome == "reproduced":
         outcome = "found"
     unit = units[chosen]
     if len(units) > 1 and row.kind != "measured":
         name = chosen if blocks is None else blocks[chosen]
-        block = name if isinstance(name, str) else f"block {name}"
-        note = f"{block}; {note}" if note else block
-    return Comparison(id, outcome, unit.here, unit.control, unit.difference, note)
+        why.insert(0, name if isinstance(name, str) else f"block {name}")
+    said = "; ".join(part for part in why if part)
+    return Comparison(id, outcome, unit.here, unit.control, unit.difference, said, note)
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,7 @@ def _limits(row: pd.Series) -> tuple[float, float]:
 
 
 def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
-    """(outcome, note) of an effect, by the paired difference turned to the paper's side."""
+    """(outcome, why) of an effect, by the paired difference turned to the paper's side."""
     sign = 1 if row.side == "more" else -1
     here, difference = _turned(unit.here, sign), _turned(unit.difference, sign)
     if not np.isfinite([here.value, difference.low, difference.high]).all():
@@ -239,7 +243,7 @@ def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
 
 
 def _bound(row: pd.Series, unit: _Unit) -> tuple[str, str]:
-    """(outcome, note) of a bound, by the one limit that the paper prints."""
+    """(outcome, why) of a bound, by the one limit that the paper prints."""
     at_least, at_most = _limits(row)
     if np.isfinite(at_least) == np.isfinite(at_most):
         raise InputError(f"comparison {row.id} is a bound: print one limit, at most or at least.")
@@ -386,6 +390,7 @@ def as_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
                 "difference": difference.value,
                 "difference_low": difference.low,
                 "difference_high": difference.high,
+                "why": c.why,
                 "note": c.note,
             }
         )
@@ -394,16 +399,16 @@ def as_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 def from_table(path: Path) -> list[Comparison]:
     """The judged rows that `as_table` kept; those no longer registered are left out."""
-    table = pd.read_csv(path).fillna({"note": ""})
-    table = table[table["id"].isin(rows().index)]
+    table = pd.read_csv(path)
+    table = table[table["id"].isin(rows().index)].fillna({"why": "", "note": ""})
     comparisons = []
     for row in table.to_dict("records"):
         here = Interval(row["value"], row["low"], row["high"])
         control = _kept_interval(row, "control")
         difference = _kept_interval(row, "difference")
-        comparisons.append(
-            Comparison(row["id"], row["outcome"], here, control, difference, row["note"])
-        )
+        why = row.get("why", "")  # results from before the two were told apart have a note alone
+        said = (row["outcome"], here, control, difference, why, row["note"])
+        comparisons.append(Comparison(row["id"], *said))
     return comparisons
 
 

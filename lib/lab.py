@@ -348,24 +348,25 @@ def judge_gain(
     others: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Judge a row by a gain: the control's losses [seeds] less those here. `others`: the same gain
-    under other recipes, {name: [seeds]}; the row gives each, and says where the sign turns."""
+    under other recipes, {name: [seeds]}; the row's line gives each, the outcome says where the sign
+    turns."""
     gain = over_seeds(control - here)
     elsewhere = {name: over_seeds(values) for name, values in (others or {}).items()}
-    run.compare(id, gain, over_seeds(control), gain, note=under_other_recipes(gain, elsewhere))
+    note, turns = under_other_recipes(gain, elsewhere)
+    run.compare(id, gain, over_seeds(control), gain, note=note, turns=turns)
 
 
-def under_other_recipes(gain: Interval, others: Mapping[str, Interval]) -> str:
-    """A gain under other recipes in words, and those with which its sign turns: where both exclude
-    0, on different sides."""
+def under_other_recipes(gain: Interval, others: Mapping[str, Interval]) -> tuple[str, str]:
+    """A gain under other recipes in words; and those with which its sign turns, where both exclude
+    0 on different sides."""
     words = []
     for name, other in others.items():
         value = f"{other.value:+.3f}".replace("-", "−")
         half_width = f" ± {other.high - other.value:.3f}" if np.isfinite(other.high) else ""
         words.append(f"{name} {value}{half_width}")
     turned = [name for name, other in others.items() if _sign(gain) * _sign(other) < 0]
-    if turned:
-        words.append(f"the sign turns with {', '.join(turned)}")
-    return "; ".join(words)
+    turns = f"the sign turns with {', '.join(turned)}" if turned else ""
+    return "; ".join(words), turns
 
 
 def _sign(gain: Interval) -> int:

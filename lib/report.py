@@ -134,10 +134,18 @@ class Run:
             display(image)
 
     def compare(
-        self, id: str, here, control=None, difference=None, blocks=None, note: str = ""
+        self,
+        id: str,
+        here,
+        control=None,
+        difference=None,
+        blocks=None,
+        note: str = "",
+        turns: str = "",
     ) -> None:
-        """Judge a row of comparisons.csv (see lib.compare.compare) and show it in one line."""
-        comparison = compare(id, here, control, difference, blocks, note)
+        """Judge a row of comparisons.csv (see lib.compare.compare) and show it in one line, which
+        ends in the note."""
+        comparison = compare(id, here, control, difference, blocks, note, turns)
         if comparison.row.notebook != self.notebook:
             raise InputError(
                 f"comparison {id} belongs to {comparison.row.notebook}: judge it there."
@@ -145,6 +153,7 @@ class Run:
         self.comparisons.append(comparison)
         said = {k: v for k, v in comparison.cells.items() if k != "the paper says"}
         line = " · ".join(f"{name} {value}" for name, value in said.items())
+        line += f"; {note}" if note else ""
         display(Markdown(f"{comparison.cells['the paper says']} — {line}"))
 
     def second_table(self, name: str) -> pd.DataFrame | None:

@@ -65,19 +65,19 @@ def test_not_found_asks_that_the_printed_effect_would_have_been_seen():
 
 def test_the_size_is_said_only_of_a_gain():
     gain = i(0.2, 0.1)
-    assert compare("more", gain, 3.0, gain).note == "a smaller effect"
+    assert compare("more", gain, 3.0, gain).why == "a smaller effect"
     large = i(0.9, 0.1)
-    assert compare("more", large, 3.0, large).note == "a larger effect"
-    assert compare("more", i(0.2, 0.1), i(0.0), i(0.2, 0.099)).note == ""
+    assert compare("more", large, 3.0, large).why == "a larger effect"
+    assert compare("more", i(0.2, 0.1), i(0.0), i(0.2, 0.099)).why == ""
     none = i(0.0, 0.1)  # a gain's own interval decides: below half of the printed 0.40
     assert outcome("more", none, 3.0, none) == "not found"
 
 
 def test_undecided_says_what_would_have_been_seen():
     found = compare("words", i(0.1), i(0.0), i(0.1, 0.3))
-    assert found.outcome == "undecided" and "0.3" in found.note
+    assert found.outcome == "undecided" and "0.3" in found.why
     without = compare("more", 0.9, 0.1, Interval(0.8, np.nan, np.nan))
-    assert without.outcome == "undecided" and without.note == "no interval"
+    assert without.outcome == "undecided" and without.why == "no interval"
 
 
 def test_a_bound_needs_a_control_that_is_outside():
@@ -100,9 +100,9 @@ def test_some_asks_for_one_block_and_every_for_all():
         return compare(id, list(differences), zeros, list(differences))
 
     assert judged("some", no, yes, open_).outcome == "reproduced"
-    assert "block 1" in judged("some", no, yes, open_).note
+    assert "block 1" in judged("some", no, yes, open_).why
     named = compare("some", [i(0.2), i(0.5)], [i(0.0)] * 2, [i(0.0, 0.3), i(0.5)], blocks=[4, 9])
-    assert named.outcome == "reproduced" and named.note.endswith("block 9")
+    assert named.outcome == "reproduced" and named.why.endswith("block 9")
     far = judged("some", yes, i(0.9), no)  # of those that agree, the farthest is shown
     assert far.outcome == "reproduced" and far.difference.value == 0.9
     assert judged("every", i(0.9), yes).difference.value == 0.5
@@ -217,3 +217,9 @@ def test_the_rates_of_the_rule(data, correlation, monkeypatch):
     quiet = judged_worlds(1.0, 0.5, correlation, data)
     absent = judged_worlds(0.0, 0.3, correlation, data)
     assert quiet["reproduced"] > 0.5 and absent["not found"] > 0.5
+
+
+def test_the_top_says_what_decided_and_the_rows_own_line_the_rest():
+    found = compare("more", i(0.5), i(0.1), i(0.4), note="elsewhere 0.3", turns="the sign turns")
+    assert found.cells["outcome"] == "✔ reproduced, by +0.40 [0.30, 0.50]; the sign turns"
+    assert found.note == "elsewhere 0.3"

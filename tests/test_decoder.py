@@ -400,15 +400,15 @@ def test_a_gain_is_judged_by_its_own_scatter_and_the_gate_is_told():
     judged = []
 
     class FakeRun:
-        def compare(self, *values, note):
-            judged.append((*values, note))
+        def compare(self, *values, note, turns):
+            judged.append((*values, turns))
 
     losses, control = np.array([3.0, 3.1, 3.2]), np.array([3.02, 3.12, 3.221])
     judge_gain(FakeRun(), "an-id", losses, control, {"a cosine": losses - control})
-    [(id, gain, of_control, difference, note)] = judged
+    [(id, gain, of_control, difference, turns)] = judged
     assert id == "an-id" and gain.value == difference.value == pytest.approx(0.0203, abs=1e-4)
     assert gain.low > 0 and of_control.value == pytest.approx(control.mean())
-    assert note.endswith("the sign turns with a cosine")
+    assert turns == "the sign turns with a cosine"
     assert visible(control - losses) == f"{gain.high - gain.value:.3f}" == "0.001"
     assert visible(losses[:1]) == ""
     said = does_width_pay(np.array([0.060, 0.061, 0.062]))
@@ -423,12 +423,13 @@ def test_a_gain_under_other_recipes_is_told_and_a_turned_sign_named():
     unclear = Interval(-0.1, -1, 1)
     found = under_other_recipes(gain, {"half a pass": loss, "another start": unclear})
     assert found == (
-        "half a pass −0.020 ± 0.010; another start −0.100 ± 1.100; the sign turns with half a pass"
+        "half a pass −0.020 ± 0.010; another start −0.100 ± 1.100",
+        "the sign turns with half a pass",
     )
-    assert "turns with a" in under_other_recipes(loss, {"a": gain})
-    assert under_other_recipes(gain, {"a": gain}) == "a +0.020 ± 0.010"
+    assert under_other_recipes(loss, {"a": gain})[1] == "the sign turns with a"
+    assert under_other_recipes(gain, {"a": gain}) == ("a +0.020 ± 0.010", "")
     # A gain that is not visible itself has no sign that could turn.
-    assert "turns" not in under_other_recipes(unclear, {"a": gain, "b": loss})
+    assert not under_other_recipes(unclear, {"a": gain, "b": loss})[1]
 
 
 def test_a_lab_refuses_what_it_cannot_train(lab):
