@@ -103,8 +103,11 @@ class Comparison:
         """The row as a reader sees it, a cell for each column."""
         unit = self.row.unit
         whose = "(ours) " if self.row.paper == "ours" else ""
-        section = "" if self.row.paper == "ours" else f"; {self.row.section}"
-        quantity = f"{whose}{self.row.sentence} *({self.row.quantity}{section})*"
+        section = "" if self.row.paper == "ours" else self.row.section
+        # Shares and changes end in a sign of their own, other units are named.
+        named = "" if unit == "1" or _scale_and_end(unit)[1] else unit
+        measured = "; ".join(filter(None, [self.row.quantity, named, section]))
+        quantity = f"{whose}{self.row.sentence} *({measured})*"
         control = "–"
         if self.control is not None:
             control = ", ".join(filter(None, [in_words(self.control, unit), self.row.control]))

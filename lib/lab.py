@@ -346,13 +346,17 @@ def judge_gain(
     here: np.ndarray,
     control: np.ndarray,
     others: Mapping[str, np.ndarray] | None = None,
+    p: float = 0.0,
 ) -> None:
     """Judge a row by a gain: the control's losses [seeds] less those here. `others`: the same gain
     under other recipes, {name: [seeds]}; the row's line gives each, the outcome says where the sign
-    turns."""
+    turns. `p`: its p-value after Holm's correction for the rows beside it; the outcome says where
+    it does not remain."""
     gain = over_seeds(control - here)
     elsewhere = {name: over_seeds(values) for name, values in (others or {}).items()}
     note, turns = under_other_recipes(gain, elsewhere)
+    if p > 0.05 and _sign(gain):
+        turns = "; ".join(filter(None, ["not after Holm's correction", turns]))
     run.compare(id, gain, over_seeds(control), gain, note=note, turns=turns)
 
 

@@ -31,6 +31,7 @@ def planted(monkeypatch):
             row("some", "effect", "more", "0.40", "0.60", "R² of some block"),
             row("every", "effect", "more", "0.40", "0.60", "R² of every block"),
             row("cost", "effect", "more") | {"unit": "relative change of perplexity"},
+            row("loss", "measured") | {"unit": "nats a word"},
         ]
     ).set_index("id", drop=False)
     monkeypatch.setattr(module, "rows", lambda: table)
@@ -135,6 +136,8 @@ def test_the_difference_of_two_percentages_is_in_points():
     found = compare("cost", i(0.3, 0.01), i(0.1, 0.01), i(0.2, 0.02))
     assert "by +20.0 points [18.0, 22.0]" in found.in_words
     assert found.cells["here"] == "+30.0% [29.0, 31.0]"
+    assert "perplexity" not in found.cells["the paper says"]  # the % says enough
+    assert "; nats a word" in compare("loss", 0.1).cells["the paper says"]
     open_row = compare("cost", i(0.1), i(0.1), i(0.0, 0.1234))
     assert open_row.in_words.endswith("smallest effect that would be seen 12 points")
 

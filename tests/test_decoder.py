@@ -409,6 +409,8 @@ def test_a_gain_is_judged_by_its_own_scatter_and_the_gate_is_told():
     assert id == "an-id" and gain.value == difference.value == pytest.approx(0.0203, abs=1e-4)
     assert gain.low > 0 and of_control.value == pytest.approx(control.mean())
     assert turns == "the sign turns with a cosine"
+    judge_gain(FakeRun(), "an-id", losses, control, p=0.2)
+    assert judged[1][-1] == "not after Holm's correction"
     assert visible(control - losses) == f"{gain.high - gain.value:.3f}" == "0.001"
     assert visible(losses[:1]) == ""
     said = does_width_pay(np.array([0.060, 0.061, 0.062]))
