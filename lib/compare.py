@@ -175,16 +175,16 @@ def compare(
     judge: Callable = {"effect": _effect, "bound": _bound, "measured": _measured}[row.kind]
     outcomes = [judge(row, unit) for unit in units]
     chosen = _decisive(row, outcomes, units)
-    outcome, said = outcomes[chosen]
-    why = [said, turns]
+    outcome, reason = outcomes[chosen]
+    why = [reason, turns]
     if row.paper == "ours" and outcome == "reproduced":
         outcome = "found"
     unit = units[chosen]
     if len(units) > 1 and row.kind != "measured":
         name = chosen if blocks is None else blocks[chosen]
         why.insert(0, name if isinstance(name, str) else f"block {name}")
-    said = "; ".join(part for part in why if part)
-    return Comparison(id, outcome, unit.here, unit.control, unit.difference, said, note)
+    in_one = "; ".join(part for part in why if part)
+    return Comparison(id, outcome, unit.here, unit.control, unit.difference, in_one, note)
 
 
 @dataclass(frozen=True)

@@ -350,8 +350,8 @@ def judge_gain(
 ) -> None:
     """Judge a row by a gain: the control's losses [seeds] less those here. `others`: the same gain
     under other recipes, {name: [seeds]}; the row's line gives each, the outcome says where the sign
-    turns. `p`: its p-value after Holm's correction for the rows beside it; the outcome says where
-    it does not remain."""
+    turns, or where alone a gain is visible. `p`: its p-value after Holm's correction for the rows
+    beside it; the outcome says where it does not remain."""
     gain = over_seeds(control - here)
     elsewhere = {name: over_seeds(values) for name, values in (others or {}).items()}
     note, turns = under_other_recipes(gain, elsewhere)
@@ -362,14 +362,21 @@ def judge_gain(
 
 def under_other_recipes(gain: Interval, others: Mapping[str, Interval]) -> tuple[str, str]:
     """A gain under other recipes in words; and those with which its sign turns, where both exclude
-    0 on different sides."""
-    words = []
+    0 on different sides, or with which alone it is visible."""
+    words, turned, seen = [], [], []
     for name, other in others.items():
         value = f"{other.value:+.3f}".replace("-", "−")
         half_width = f" ± {other.high - other.value:.3f}" if np.isfinite(other.high) else ""
         words.append(f"{name} {value}{half_width}")
-    turned = [name for name, other in others.items() if _sign(gain) * _sign(other) < 0]
-    turns = f"the sign turns with {', '.join(turned)}" if turned else ""
+        if _sign(gain) * _sign(other) < 0:
+            turned.append(name)
+        if _sign(other):
+            seen.append(f"{name} ({value})")
+    turns = ""
+    if turned:
+        turns = f"the sign turns with {', '.join(turned)}"
+    elif seen and not _sign(gain):
+        turns = f"visible with {', '.join(seen)}"
     return "; ".join(words), turns
 
 

@@ -431,7 +431,8 @@ def test_a_gain_under_other_recipes_is_told_and_a_turned_sign_named():
     assert under_other_recipes(loss, {"a": gain})[1] == "the sign turns with a"
     assert under_other_recipes(gain, {"a": gain}) == ("a +0.020 ± 0.010", "")
     # A gain that is not visible itself has no sign that could turn.
-    assert not under_other_recipes(unclear, {"a": gain, "b": loss})[1]
+    # What is not visible has no sign that turns: where alone it is visible, is told.
+    assert under_other_recipes(unclear, {"a": gain})[1] == "visible with a (+0.020)"
 
 
 def test_a_lab_refuses_what_it_cannot_train(lab):
