@@ -242,7 +242,7 @@ def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
         return "not found", ""
     seen = float(f"{difference.value - difference.low:.2g}")
     words = in_words(seen, unit_of_difference(row.unit))
-    return "undecided", f"smallest effect that would be seen {words}"
+    return "undecided", f"beyond {words} it would exclude 0"
 
 
 def _bound(row: pd.Series, unit: _Unit) -> tuple[str, str]:
@@ -429,7 +429,7 @@ KEY = {
     "reversed": "✘ reversed: it excludes 0 on the other side",
     "not found": "✘ not found: an effect of the printed size would have been seen",
     "exceeded": "✘ exceeded, not reached: wholly outside the printed limit",
-    "undecided": "? undecided: the interval decides nothing",
+    "undecided": "? undecided: the interval holds 0 or the limit, or the control is no better",
     "measured": "measured: numbers beside each other, nothing is tested",
 }
 

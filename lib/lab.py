@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
+from lib import compare
 from lib.cache import step
 from lib.decoder import Decoder, Shape, build_decoder
 from lib.errors import InputError
@@ -346,23 +347,25 @@ def judge_gain(
     here: np.ndarray,
     control: np.ndarray,
     others: Mapping[str, np.ndarray] | None = None,
-    p: float = 0.0,
+    level: float = 0.95,
 ) -> None:
-    """Judge a row by a gain: the control's losses [seeds] less those here. `others`: the same gain
-    under other recipes, {name: [seeds]}; the row's line gives each, the outcome says where the sign
-    turns, or where alone a gain is visible. `p`: its p-value after Holm's correction for the rows
-    beside it; the outcome says where it does not remain."""
-    gain = over_seeds(control - here)
+    """Judge a row by a gain: the control's losses [seeds] less those here; `level` of its interval,
+    1 - 0.05 / k where k rows are judged together. `others`: the same gain under other recipes,
+    {name: [seeds]}; the row's line gives each, the outcome says where the sign turns, or where
+    alone a gain is visible."""
+    gain = over_seeds(control - here, level)
     elsewhere = {name: over_seeds(values) for name, values in (others or {}).items()}
-    note, turns = under_other_recipes(gain, elsewhere)
-    if p > 0.05 and _sign(gain):
-        turns = "; ".join(filter(None, ["not after Holm's correction", turns]))
+    expected = -1 if compare.rows().loc[id].side == "less" else 1
+    note, turns = under_other_recipes(gain, elsewhere, expected)
     run.compare(id, gain, over_seeds(control), gain, note=note, turns=turns)
 
 
-def under_other_recipes(gain: Interval, others: Mapping[str, Interval]) -> tuple[str, str]:
+def under_other_recipes(
+    gain: Interval, others: Mapping[str, Interval], expected: int
+) -> tuple[str, str]:
     """A gain under other recipes in words; and those with which its sign turns, where both exclude
-    0 on different sides, or with which alone it is visible."""
+    0 on different sides, or with which alone it is visible: as the row says, whose sign is
+    `expected`, or the other way."""
     words, turned, seen = [], [], []
     for name, other in others.items():
         value = f"{other.value:+.3f}".replace("-", "−")
@@ -371,12 +374,13 @@ def under_other_recipes(gain: Interval, others: Mapping[str, Interval]) -> tuple
         if _sign(gain) * _sign(other) < 0:
             turned.append(name)
         if _sign(other):
-            seen.append(f"{name} ({value})")
+            way = "as stated" if _sign(other) == expected else "the other way"
+            seen.append(f"{way} with {name} ({value})")
     turns = ""
     if turned:
         turns = f"the sign turns with {', '.join(turned)}"
-    elif seen and not _sign(gain):
-        turns = f"visible with {', '.join(seen)}"
+    elif not _sign(gain):
+        turns = ", ".join(seen)
     return "; ".join(words), turns
 
 

@@ -1,12 +1,11 @@
 """The one interval (over documents), and what stands beside it for what it cannot do."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
 from scipy.optimize import isotonic_regression
-from statsmodels.stats.multitest import multipletests
 
 FEWEST = 6
 """documents below which no interval is told"""
@@ -154,15 +153,6 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
         return Interval(value, np.nan, np.nan)
     half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
     return Interval(value, value - half, value + half)
-
-
-def after_holm(differences: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The p-value of each paired difference, {name: [seeds]}, after Holm's correction for all of
-    them (t-tests against 0; nan for a single seed)."""
-    if min(map(len, differences.values())) < 2:
-        return dict.fromkeys(differences, float("nan"))
-    p_values = [scipy.stats.ttest_1samp(values, 0).pvalue for values in differences.values()]
-    return dict(zip(differences, multipletests(p_values, method="holm")[1].tolist(), strict=True))
 
 
 def one_turn(profile: np.ndarray) -> np.ndarray:

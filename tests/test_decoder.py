@@ -423,16 +423,16 @@ def test_a_gain_is_judged_by_its_own_scatter_and_the_gate_is_told():
 def test_a_gain_under_other_recipes_is_told_and_a_turned_sign_named():
     gain, loss = Interval(0.02, 0.01, 0.03), Interval(-0.02, -0.03, -0.01)
     unclear = Interval(-0.1, -1, 1)
-    found = under_other_recipes(gain, {"half a pass": loss, "another start": unclear})
+    found = under_other_recipes(gain, {"half a pass": loss, "another start": unclear}, 1)
     assert found == (
         "half a pass −0.020 ± 0.010; another start −0.100 ± 1.100",
         "the sign turns with half a pass",
     )
-    assert under_other_recipes(loss, {"a": gain})[1] == "the sign turns with a"
-    assert under_other_recipes(gain, {"a": gain}) == ("a +0.020 ± 0.010", "")
-    # A gain that is not visible itself has no sign that could turn.
-    # What is not visible has no sign that turns: where alone it is visible, is told.
-    assert under_other_recipes(unclear, {"a": gain})[1] == "visible with a (+0.020)"
+    assert under_other_recipes(loss, {"a": gain}, 1)[1] == "the sign turns with a"
+    assert under_other_recipes(gain, {"a": gain}, 1) == ("a +0.020 ± 0.010", "")
+    # A gain that is not visible itself has no sign that could turn: where it is visible, is told.
+    both = under_other_recipes(unclear, {"a": gain, "b": loss}, -1)[1]
+    assert both == "the other way with a (+0.020), as stated with b (−0.020)"
 
 
 def test_a_lab_refuses_what_it_cannot_train(lab):
