@@ -263,7 +263,8 @@ Job = tuple[Lab, Sequence[int], int, Sequence[float]]
 def train_all(jobs: Sequence[Job]) -> None:
     """Train what data/runs does not have yet: small decoders many at once on a GPU, else a process
     for each core; what is done stays when it is stopped."""
-    missing = [job for job in jobs if not _has_rows(job)]
+    known = set(kept_rows("decoder").digest)
+    missing = [job for job in jobs if not known.issuperset(_digests(job))]
     if missing and torch.cuda.is_available() and not missing[0][0].bfloat16:
         train_at_once(missing)
     elif missing:
@@ -304,12 +305,10 @@ def _train_side_by_side(jobs: Sequence[Sequence[tuple]]) -> None:
     train_together(models, data, schedules, keep)
 
 
-def _has_rows(job: Job) -> bool:
-    """Whether data/runs has every branch of a job."""
+def _digests(job: Job) -> list[str]:
+    """What data/runs calls the branches of a job."""
     lab, widths, seed, passes = job
-    digests = [train_decoder.recipe(*lab._given(widths, seed, p)) for p in passes]
-    known = set(kept_rows("decoder").digest)
-    return all(digest in known for digest in digests)
+    return [train_decoder.recipe(*lab._given(widths, seed, p)) for p in passes]
 
 
 def _train_one(job: Job) -> None:

@@ -9,6 +9,8 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,8 +34,16 @@ def kept_rows(family: str, digest: str | None = None) -> pd.DataFrame:
     if family not in FAMILIES:
         raise unknown("family of trainings", family, [*FAMILIES])
     path = DATA / "runs" / f"{family}.csv"
-    rows = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=COLUMNS)
-    return rows if digest is None else rows[rows.digest == digest].reset_index(drop=True)
+    if not path.exists():
+        return pd.DataFrame(columns=COLUMNS)
+    rows = _as_written(path, path.stat().st_mtime_ns)
+    return rows.copy() if digest is None else rows[rows.digest == digest].reset_index(drop=True)
+
+
+@lru_cache(maxsize=len(FAMILIES))
+def _as_written(path: Path, _when: int) -> pd.DataFrame:
+    """A file of rows, read again only when it was written again."""
+    return pd.read_csv(path)
 
 
 def keep_rows(family: str, digest: str | None, rows: Sequence[dict]) -> None:

@@ -404,13 +404,14 @@ def test_a_gain_is_judged_by_its_own_scatter_and_the_gate_is_told():
             judged.append((*values, turns))
 
     losses, control = np.array([3.0, 3.1, 3.2]), np.array([3.02, 3.12, 3.221])
-    judge_gain(FakeRun(), "an-id", losses, control, {"a cosine": losses - control})
+    row = "tapered-1-early"  # expects a gain
+    judge_gain(FakeRun(), row, losses, control, {"a cosine": losses - control})
     [(id, gain, of_control, difference, turns)] = judged
-    assert id == "an-id" and gain.value == difference.value == pytest.approx(0.0203, abs=1e-4)
+    assert id == row and gain.value == difference.value == pytest.approx(0.0203, abs=1e-4)
     assert gain.low > 0 and of_control.value == pytest.approx(control.mean())
     assert turns == "the sign turns with a cosine"
-    judge_gain(FakeRun(), "an-id", losses, control, p=0.2)
-    assert judged[1][-1] == "not after Holm's correction"
+    judge_gain(FakeRun(), row, losses, control, level=0.99)
+    assert judged[1][1].high > gain.high
     assert visible(control - losses) == f"{gain.high - gain.value:.3f}" == "0.001"
     assert visible(losses[:1]) == ""
     said = does_width_pay(np.array([0.060, 0.061, 0.062]))
