@@ -7,7 +7,7 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     cache   stats   plots           a cached step; the one interval; house style and chart forms
     assets  names                   pinned downloads; profiles and models that a reader may name
     text    ngram                   corpora and token windows; counted n-grams
-    grammar                         text whose entropy is known
+    grammar compare                 text whose entropy is known; comparisons with the papers
     model   hooks   affine          load a subject and find its FFNs; record, swap, resume; maps
     moments linear  rank            sufficient statistics; R² and repaired maps; effective rank
     probes  descent swap            product probes; trained baselines; losses, sweep, healing
@@ -19,7 +19,7 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     mixerlab lab                    mixers compared; decoders compared
     softgates                       gates between an FFN and its map, after such a training
     allocation tasks                where in depth the width goes; last words and told facts
-    compare report  series          comparisons; one run; the command line
+    report  series                  one run; the command line
 """
 
 import warnings
