@@ -242,7 +242,7 @@ def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
         return "not found", ""
     seen = float(f"{difference.value - difference.low:.2g}")
     words = in_words(seen, unit_of_difference(row.unit))
-    return "undecided", f"beyond {words} it would exclude 0"
+    return "undecided", f"a difference beyond {words} would exclude 0"
 
 
 def _bound(row: pd.Series, unit: _Unit) -> tuple[str, str]:
