@@ -353,7 +353,7 @@ def judge_gain(
     {name: [seeds]}; the row's line gives each, the outcome says where the sign turns, or where
     alone a gain is visible."""
     gain = over_seeds(control - here, level)
-    elsewhere = {name: over_seeds(values) for name, values in (others or {}).items()}
+    elsewhere = {name: over_seeds(values, level) for name, values in (others or {}).items()}
     expected = -1 if compare.rows().loc[id].side == "less" else 1
     note, turns = under_other_recipes(gain, elsewhere, expected)
     run.compare(id, gain, over_seeds(control), gain, note=note, turns=turns)
@@ -365,7 +365,8 @@ def under_other_recipes(
     """A gain under other recipes in words; and those with which its sign turns, where both exclude
     0 on different sides, or with which alone it is visible: as the row says, whose sign is
     `expected`, or the other way."""
-    words, turned, seen = [], [], []
+    words, turned = [], []
+    seen = {"as stated": [], "the other way": []}
     for name, other in others.items():
         value = f"{other.value:+.3f}".replace("-", "−")
         half_width = f" ± {other.high - other.value:.3f}" if np.isfinite(other.high) else ""
@@ -374,12 +375,13 @@ def under_other_recipes(
             turned.append(name)
         if _sign(other):
             way = "as stated" if _sign(other) == expected else "the other way"
-            seen.append(f"{way} with {name} ({value})")
+            seen[way].append(f"{name} ({value})")
     turns = ""
     if turned:
         turns = f"the sign turns with {', '.join(turned)}"
     elif not _sign(gain):
-        turns = ", ".join(seen)
+        ways = [f"{way} with {', '.join(names)}" for way, names in seen.items() if names]
+        turns = "; ".join(ways)
     return "; ".join(words), turns
 
 

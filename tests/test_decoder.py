@@ -433,7 +433,7 @@ def test_a_gain_under_other_recipes_is_told_and_a_turned_sign_named():
     assert under_other_recipes(gain, {"a": gain}, 1) == ("a +0.020 ± 0.010", "")
     # A gain that is not visible itself has no sign that could turn: where it is visible, is told.
     both = under_other_recipes(unclear, {"a": gain, "b": loss}, -1)[1]
-    assert both == "the other way with a (+0.020), as stated with b (−0.020)"
+    assert both == "as stated with b (−0.020); the other way with a (+0.020)"
 
 
 def test_a_lab_refuses_what_it_cannot_train(lab):
