@@ -206,7 +206,9 @@ def paired_correlations(
         return lambda w: np.array([_weighted_correlation(*side, row) for row in w])
 
     difference = interval(
-        lambda w: weighted(values[0])(w) - weighted(values[1])(w), np.arange(len(here[0]))
+        lambda w: weighted(values[0])(w) - weighted(values[1])(w),
+        np.arange(len(here[0])),
+        possible=(-2, 2),
     )
     return Paired(one(*here), one(*control), difference)
 
