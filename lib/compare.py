@@ -438,7 +438,8 @@ def key_to(comparisons: Sequence[Comparison]) -> str:
     """What the outcomes in a table mean, for who reads it first."""
     there = {c.outcome for c in comparisons}
     meanings = "; ".join(meaning for outcome, meaning in KEY.items() if outcome in there)
-    brackets = "Brackets: 95% intervals. Outcomes speak of the model here, not of the paper's."
+    brackets = "Brackets: 95% intervals, joint over several rows or blocks where the page says so. "
+    brackets += "Outcomes speak of the model here, not of the paper's."
     return f"{meanings}. {brackets}"
 
 
