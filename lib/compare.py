@@ -439,8 +439,18 @@ def key_to(comparisons: Sequence[Comparison]) -> str:
     there = {c.outcome for c in comparisons}
     meanings = "; ".join(meaning for outcome, meaning in KEY.items() if outcome in there)
     brackets = "Brackets: 95% intervals, joint over several rows or blocks where the page says so. "
+    if any(_within_blocks(c) for c in comparisons):
+        brackets += "A difference is taken within each block before the median over blocks, so it "
+        brackets += "is not always that of the two medians beside it. "
     brackets += "Outcomes speak of the model here, not of the paper's."
     return f"{meanings}. {brackets}"
+
+
+def _within_blocks(c: Comparison) -> bool:
+    """Whether a median block's difference is another than that of the two medians."""
+    if c.difference is None or "median block" not in rows().quantity[c.id]:
+        return False
+    return not np.isclose(c.difference.value, c.here.value - c.control.value, rtol=1e-3, atol=1e-9)
 
 
 def markdown_table(cells: Sequence[dict[str, str]]) -> str:

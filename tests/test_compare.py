@@ -32,6 +32,7 @@ def planted(monkeypatch):
             row("every", "effect", "more", "0.40", "0.60", "R² of every block"),
             row("cost", "effect", "more") | {"unit": "relative change of perplexity"},
             row("loss", "measured") | {"unit": "nats a word"},
+            row("in-block", "effect", quantity="R², median block"),
         ]
     ).set_index("id", drop=False)
     monkeypatch.setattr(module, "rows", lambda: table)
@@ -147,6 +148,14 @@ def test_a_limit_from_below_is_not_reached_and_the_key_says_what_outcomes_mean()
     assert low.in_words == "✘ not reached" and high.in_words == "✘ exceeded"
     key = key_to([low, compare("more", i(0.5), i(0.1), i(0.4))])
     assert "✘ exceeded" in key and "✔ reproduced" in key and "undecided" not in key
+
+
+def test_the_key_says_when_a_median_difference_is_not_that_of_the_medians():
+    of_medians = compare("in-block", i(0.5), i(0.2), i(0.3))
+    within_blocks = compare("in-block", i(0.5), i(0.2), i(0.4))
+    assert "within each block" in key_to([of_medians, within_blocks])
+    assert "within each block" not in key_to([of_medians])
+    assert "within each block" not in key_to([compare("more", i(0.5), i(0.2), i(0.4))])
 
 
 def test_numbers_as_a_reader_sees_them():
