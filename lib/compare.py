@@ -450,7 +450,10 @@ def _within_blocks(c: Comparison) -> bool:
     """Whether a median block's difference is another than that of the two medians."""
     if c.difference is None or "median block" not in rows().quantity[c.id]:
         return False
-    return not np.isclose(c.difference.value, c.here.value - c.control.value, rtol=1e-3, atol=1e-9)
+    of_medians = c.here.value - c.control.value
+    return abs(c.difference.value - of_medians) > 1e-3 * max(
+        abs(c.here.value), abs(c.control.value)
+    )
 
 
 def markdown_table(cells: Sequence[dict[str, str]]) -> str:

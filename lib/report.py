@@ -20,7 +20,15 @@ from IPython.display import HTML, Image, Markdown, display, update_display
 
 from lib import plots
 from lib.cache import COST
-from lib.compare import as_table, compare, from_table, in_words, key_to, markdown_table
+from lib.compare import (
+    Comparison,
+    as_table,
+    compare,
+    from_table,
+    in_words,
+    key_to,
+    markdown_table,
+)
 from lib.errors import InputError, unknown
 from lib.files import whole
 from lib.model import Subject
@@ -164,12 +172,12 @@ class Run:
             return None
         return pd.read_csv(path)
 
-    def _second_model(self) -> dict[str, str]:
-        """{id: outcome} of the second model, for the committed page of the default one."""
+    def _second_model(self) -> dict[str, Comparison]:
+        """{id: row} of the second model, for the committed page of the default one."""
         path = DATA / "results" / "study" / SECOND / self.notebook / "comparisons.csv"
         if not self.renders or self.model == SECOND or not path.exists():
             return {}
-        return {c.id: f"{in_words(c.here, c.row.unit)}, {c.in_words}" for c in from_table(path)}
+        return {c.id: c for c in from_table(path)}
 
     def _show_comparisons(self) -> None:
         """Fill the table at the top, and keep all numbers of its rows; a tour has none."""
@@ -180,9 +188,12 @@ class Run:
         for comparison in self.comparisons:
             row = comparison.cells
             if second:
-                row[SECOND] = second.get(comparison.id, "not run")
+                row[SECOND] = "not run"
+            if there := second.get(comparison.id):
+                row[SECOND] = f"{in_words(there.here, there.row.unit)}, {there.in_words}"
             cells.append(row)
-        table = f"{markdown_table(cells)}\n\n*{key_to(self.comparisons)}*"
+        key = key_to([*self.comparisons, *second.values()])
+        table = f"{markdown_table(cells)}\n\n*{key}*"
         update_display(Markdown(table), display_id="comparisons")
         self.table(as_table(self.comparisons), "comparisons", show=False)
 
