@@ -115,27 +115,6 @@ def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> No
         ax.annotate(str(name), (at_x, at_y), (4, 3), textcoords="offset points", fontsize=9)
 
 
-def budget_curve(ax: plt.Axes, curves: Mapping[str, Sequence], linear_to: float = 0.1) -> None:
-    """Change of perplexity against the share of FFN arithmetic saved, a line a name: each point
-    (share saved, Interval of the relative change). Names stand in the order of the lines' last
-    points; the first four lines are in colour, more of them in grey."""
-    last = {}
-    for k, (name, points) in enumerate(curves.items()):
-        ordered = sorted(points, key=lambda point: point[0])
-        saved = [100 * share for share, _ in ordered]
-        costs = [cost for _, cost in ordered]
-        colour = COLOURS[k] if k < 4 else "#8A8A8A"
-        profile(ax, costs, name, 0, x=saved, color=colour, marker=MARKERS[k % len(MARKERS)])
-        last[name] = costs[-1].value
-    ax.axhline(0, color="#999999", lw=1)
-    percent_axis(ax, linear_to=linear_to)
-    ax.set_xlabel("share of the FFNs' arithmetic saved (%)")
-    ax.set_ylabel("change of perplexity")
-    handles = dict(zip(*ax.get_legend_handles_labels()[::-1]))
-    order = sorted(last, key=last.get, reverse=True)
-    ax.legend([handles[name] for name in order], order, loc="upper left")
-
-
 def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> None:
     """A symmetric-log axis for relative costs: linear within ±`linear_to`, ticks as +5% or ×10."""
     getattr(ax, f"set_{which}scale")("symlog", linthresh=linear_to)
