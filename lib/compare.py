@@ -121,16 +121,21 @@ class Comparison:
 
     @property
     def in_words(self) -> str:
+        """The outcome, for an effect with the paired difference that decided it, and why."""
+        return f"{self.outcome_alone}; {self.why}" if self.why else self.outcome_alone
+
+    @property
+    def outcome_alone(self) -> str:
         """The outcome, for an effect with the paired difference that decided it."""
         if self.outcome == "measured":
-            return f"measured; {self.why}" if self.why else "measured"
+            return "measured"
         missed = self.outcome == "exceeded" and bool(self.row.printed_low)  # a limit from below
         words = f"{MARKS[self.outcome]} {'not reached' if missed else self.outcome}"
         if self.difference is not None:
             decided = self.outcome in ("reproduced", "found", "reversed")
             words += ", by " if decided else ", difference "
             words += in_words(self.difference, unit_of_difference(self.row.unit), signed=True)
-        return f"{words}; {self.why}" if self.why else words
+        return words
 
 
 def compare(
@@ -440,8 +445,8 @@ def key_to(comparisons: Sequence[Comparison]) -> str:
     meanings = "; ".join(meaning for outcome, meaning in KEY.items() if outcome in there)
     brackets = "Brackets: 95% intervals, joint over several rows or blocks where the page says so. "
     if any(_within_blocks(c) for c in comparisons):
-        brackets += "A difference is taken within each block before the median over blocks, so it "
-        brackets += "is not always that of the two medians beside it. "
+        brackets += "Where a difference is not that of the two medians beside it, it was taken "
+        brackets += "within each block before the median. "
     brackets += "Outcomes speak of the model here, not of the paper's."
     return f"{meanings}. {brackets}"
 

@@ -190,7 +190,7 @@ class Run:
             if second:
                 row[SECOND] = "not run"
             if there := second.get(comparison.id):
-                row[SECOND] = f"{in_words(there.here, there.row.unit)}, {there.in_words}"
+                row[SECOND] = f"{in_words(there.here, there.row.unit)}, {there.outcome_alone}"
             cells.append(row)
         key = key_to([*self.comparisons, *second.values()])
         table = f"{markdown_table(cells)}\n\n*{key}*"
