@@ -131,7 +131,7 @@ class Comparison:
             return "measured"
         missed = self.outcome == "exceeded" and bool(self.row.printed_low)  # a limit from below
         words = f"{MARKS[self.outcome]} {'not reached' if missed else self.outcome}"
-        if self.difference is not None:
+        if self.difference is not None and self.row.kind == "effect":
             decided = self.outcome in ("reproduced", "found", "reversed")
             words += ", by " if decided else ", difference "
             words += in_words(self.difference, unit_of_difference(self.row.unit), signed=True)
