@@ -406,11 +406,14 @@ def as_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def from_table(path: Path) -> list[Comparison]:
-    """The judged rows that `as_table` kept; those no longer registered are left out."""
+    """The judged rows that `as_table` kept; those no longer registered are left out, and those that
+    have become measured since have no outcome."""
     table = pd.read_csv(path)
     table = table[table["id"].isin(rows().index)].fillna({"why": "", "note": ""})
     comparisons = []
     for row in table.to_dict("records"):
+        if rows().kind[row["id"]] == "measured":
+            row["outcome"] = "measured"
         here = Interval(row["value"], row["low"], row["high"])
         control = _kept_interval(row, "control")
         difference = _kept_interval(row, "difference")
