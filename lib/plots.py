@@ -140,19 +140,6 @@ def effect_in_words(cost: float) -> str:
     return f"{verb} the perplexity by {cost_in_words(abs(cost))[1:]}"
 
 
-def gain_in_words(gain, other: str = "uniform widths") -> str:
-    """What an Interval of differences of loss says, as a predicate: wins 0.03 nats a token over
-    uniform widths, loses them to it, or is not visibly apart."""
-    size = abs(gain.value)
-    digits = 2 if size >= 0.0995 else 3
-    nats = f"{size:.{digits}f} nats a token"
-    if gain.low > 0:
-        return f"wins {nats} over {other}"
-    if gain.high < 0:
-        return f"loses {nats} to {other}"
-    return f"is not visibly apart from {other}"
-
-
 def cost_in_words(cost: float) -> str:
     """A relative change of perplexity as a reader likes it: +4%, −0.3%, or ×8.2 from +100% up."""
     if not np.isfinite(cost):

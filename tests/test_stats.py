@@ -5,7 +5,6 @@ import pytest
 import scipy.stats
 
 from lib.compare import by_block, published
-from lib.plots import gain_in_words
 from lib.stats import (
     Interval,
     half_of_documents,
@@ -96,18 +95,6 @@ def test_rank_correlation_is_told_from_zero_at_036():
     assert margin == pytest.approx(0.37, abs=0.01)
     assert found.low < found.value < found.high
     assert rank_correlation(x, x).low > 0.99 and np.isnan(rank_correlation(x[:3], y[:3]).low)
-
-
-def test_gains_in_words():
-    assert gain_in_words(Interval(0.031, 0.01, 0.05)) == (
-        "wins 0.031 nats a token over uniform widths"
-    )
-    assert gain_in_words(Interval(-0.12, -0.15, -0.1), "the rest") == (
-        "loses 0.12 nats a token to the rest"
-    )
-    assert (
-        gain_in_words(Interval(0.01, np.nan, np.nan)) == "is not visibly apart from uniform widths"
-    )
 
 
 def test_published_numbers_are_filtered():
