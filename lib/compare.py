@@ -131,7 +131,8 @@ class Comparison:
             return "measured"
         missed = self.outcome == "exceeded" and bool(self.row.printed_low)  # a limit from below
         words = f"{MARKS[self.outcome]} {'not reached' if missed else self.outcome}"
-        if self.difference is not None and self.row.kind == "effect":
+        # A gain is its own difference, and stands in the row already.
+        if self.difference not in (None, self.here) and self.row.kind == "effect":
             decided = self.outcome in ("reproduced", "found", "reversed")
             words += ", by " if decided else ", difference "
             words += in_words(self.difference, unit_of_difference(self.row.unit), signed=True)
@@ -247,7 +248,7 @@ def _effect(row: pd.Series, unit: _Unit) -> tuple[str, str]:
         return "not found", ""
     seen = float(f"{difference.value - difference.low:.2g}")
     words = in_words(seen, unit_of_difference(row.unit))
-    return "undecided", f"a difference beyond {words} would exclude 0"
+    return "undecided", f"visible beyond {words}"
 
 
 def _bound(row: pd.Series, unit: _Unit) -> tuple[str, str]:
@@ -446,6 +447,8 @@ def key_to(comparisons: Sequence[Comparison]) -> str:
     """What the outcomes in a table mean, for who reads it first."""
     there = {c.outcome for c in comparisons}
     meanings = "; ".join(meaning for outcome, meaning in KEY.items() if outcome in there)
+    if any("visible beyond" in c.why for c in comparisons):
+        meanings += "; visible beyond: the size from which a difference would exclude 0"
     brackets = "Brackets: 95% intervals, joint over several rows or blocks where the page says so. "
     if any(_within_blocks(c) for c in comparisons):
         brackets += "Where a difference is not that of the two medians beside it, it was taken "

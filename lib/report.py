@@ -65,6 +65,8 @@ class Run:
     seed: int
     began: float = field(default_factory=time.time)
     comparisons: list = field(default_factory=list)
+    in_sections: list = field(default_factory=list)
+    """ids of the comparisons that the table at the top leaves to their sections"""
     main_figure: str | None = None
 
     def pick(self, smoke, laptop, study, paper):
@@ -150,15 +152,18 @@ class Run:
         blocks=None,
         note: str = "",
         turns: str = "",
+        at_top: bool = True,
     ) -> None:
         """Judge a row of comparisons.csv (see lib.compare.compare) and show it in one line, which
-        ends in the note."""
+        ends in the note; the table at the top has it too, unless the answer does not rest on it."""
         comparison = compare(id, here, control, difference, blocks, note, turns)
         if comparison.row.notebook != self.notebook:
             raise InputError(
                 f"comparison {id} belongs to {comparison.row.notebook}: judge it there."
             )
         self.comparisons.append(comparison)
+        if not at_top:
+            self.in_sections.append(id)
         said = {k: v for k, v in comparison.cells.items() if k != "the paper says"}
         line = " · ".join(f"{name} {value}" for name, value in said.items())
         line += f"; {note}" if note else ""
@@ -184,15 +189,18 @@ class Run:
         if not self.comparisons:
             return
         second = self._second_model()
+        at_top = [c for c in self.comparisons if c.id not in self.in_sections]
         cells = []
-        for comparison in self.comparisons:
+        for comparison in at_top:
             row = comparison.cells
             if second:
                 row[SECOND] = "not run"
             if there := second.get(comparison.id):
                 row[SECOND] = f"{in_words(there.here, there.row.unit)}, {there.outcome_alone}"
             cells.append(row)
-        key = key_to([*self.comparisons, *second.values()])
+        key = key_to([*at_top, *(second[c.id] for c in at_top if c.id in second)])
+        if n_below := len(self.in_sections):
+            key += f" {n_below} further comparison{'s' * (n_below > 1)} in the sections."
         table = f"{markdown_table(cells)}\n\n*{key}*"
         update_display(Markdown(table), display_id="comparisons")
         self.table(as_table(self.comparisons), "comparisons", show=False)

@@ -140,7 +140,10 @@ def test_the_difference_of_two_percentages_is_in_points():
     assert "perplexity" not in found.cells["the paper says"]  # the % says enough
     assert "; nats a word" in compare("loss", 0.1).cells["the paper says"]
     open_row = compare("cost", i(0.1), i(0.1), i(0.0, 0.1234))
-    assert open_row.in_words.endswith("a difference beyond 12 points would exclude 0")
+    assert open_row.in_words.endswith("visible beyond 12 points")
+    assert "visible beyond" in key_to([open_row])
+    gain = compare("cost", i(0.3), i(0.1), i(0.3))
+    assert gain.in_words == "✔ reproduced"  # its difference stands in the row already
 
 
 def test_a_limit_from_below_is_not_reached_and_the_key_says_what_outcomes_mean():
