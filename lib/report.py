@@ -198,7 +198,7 @@ class Run:
             if there := second.get(comparison.id):
                 row[SECOND] = f"{in_words(there.here, there.row.unit)}, {there.outcome_alone}"
             cells.append(row)
-        key = key_to([*at_top, *(second[c.id] for c in at_top if c.id in second)])
+        key = key_to([*self.comparisons, *second.values()])
         if n_below := len(self.in_sections):
             key += f" {n_below} further comparison{'s' * (n_below > 1)} in the sections."
         table = f"{markdown_table(cells)}\n\n*{key}*"
