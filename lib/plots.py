@@ -14,7 +14,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def style() -> None:
-    """Switch the house style on."""
+    """Switch the house style on, and off that a cell shows a figure which the next one goes on
+    with: run.figure shows it when it is done."""
+    plt.ioff()
     rc = {
         "figure.dpi": 100,
         "savefig.bbox": "tight",

@@ -69,6 +69,16 @@ def test_every_comparison_is_judged_in_its_own_notebook():
         assert {*judged} == {*rows.id[rows.notebook == slug]}, slug
 
 
+@pytest.mark.parametrize("name", notebooks())
+def test_every_figure_on_a_page_is_finished(name):
+    """Each says in a sentence what it shows; one that a cell left half drawn has none."""
+    page = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text())
+    for cell in page["cells"]:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                assert output["metadata"].get("image/png", {}).get("alt"), cell["source"]
+
+
 def test_every_dependency_is_pinned():
     def name(line):
         return re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
