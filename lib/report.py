@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -182,7 +182,8 @@ class Run:
         path = DATA / "results" / "study" / SECOND / self.notebook / "comparisons.csv"
         if not self.renders or self.model == SECOND or not path.exists():
             return {}
-        return {c.id: c for c in from_table(path)}
+        # Its cell shows the outcome alone.
+        return {c.id: replace(c, why="") for c in from_table(path)}
 
     def _show_comparisons(self) -> None:
         """Fill the table at the top, and keep all numbers of its rows; a tour has none."""
