@@ -16,6 +16,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 def style() -> None:
     """Switch the house style on, and off that a cell shows a figure which the next one goes on
     with: run.figure shows it when it is done."""
+    plt.switch_backend(mpl.get_backend())  # now, for a notebook's backend switches it on again
     plt.ioff()
     rc = {
         "figure.dpi": 100,
