@@ -70,11 +70,16 @@ def ratio(
     """Σ top / Σ bottom with its interval over documents, from rows [n] and the document of each;
     without `document` every row is one."""
     document = np.arange(len(top)) if document is None else document
-    return interval(lambda w: (w @ top) / (w @ bottom), document, level)
+    return interval(ratio_of_sums(top, bottom), document, level)
 
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """weights [draws, n] of n rows -> [draws] values"""
+
+
+def ratio_of_sums(top: np.ndarray, bottom: np.ndarray) -> Statistic:
+    """Σ top / Σ bottom over rows or documents [n], such as a loss added a prediction."""
+    return lambda w: (w @ top) / (w @ bottom)
 
 
 class Paired(NamedTuple):
