@@ -74,6 +74,12 @@ class Lab:
     def doubled(self) -> list[int]:
         return [2 * self.d_ff] * self.n_layers
 
+    @property
+    def twice_as_wide(self) -> "Lab":
+        """The same with twice the width of the stream and of FFNs, and twice the heads."""
+        d, heads = 2 * self.shape.d, 2 * self.shape.heads
+        return replace(self, shape=replace(self.shape, d=d, heads=heads), d_ff=2 * self.d_ff)
+
     def train(self, widths: Sequence[int], seed: int, passes: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token. What was
         trained earlier comes from data/runs. Raises InputError for more passes than MOST_PASSES."""

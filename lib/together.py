@@ -33,9 +33,6 @@ class Decoders:
         self.rotary = models[0].model.rotary_emb.to(device)
         each = [dict(model.named_parameters()) for model in models]
         names = dict.fromkeys(name for weights in each for name in weights)
-        # Compiled on a GPU, where one layer's many small operations become few.
-        build = torch.compile if device == "cuda" else (lambda function: function)
-        self.layer, self.loss = build(_layer), build(_losses)
         self.weights = {
             name: nn.Parameter(_stacked([weights.get(name) for weights in each]).to(device))
             for name in names
@@ -43,15 +40,10 @@ class Decoders:
 
     def losses(self, tokens: torch.Tensor) -> torch.Tensor:
         """Next-token losses of tokens [N, batch, position]: [N, batch, position - 1], nats."""
-        n, batch, seq_len = tokens.shape
-        # The stream, [N, batch * position, d].
-        models = torch.arange(n, device=tokens.device)[:, None]
-        x = self.weights["model.embed_tokens.weight"][models, tokens.flatten(1)]
-        rotation = self.rotary(x, torch.arange(seq_len, device=tokens.device)[None])
-        for layer in range(self.n_layers):
-            x = self.layer(x, self._weights_of(layer), rotation, self.heads, batch, self.eps)
-        norm, unembedding = self.weights["model.norm.weight"], self.weights["lm_head.weight"]
-        return self.loss(_norm(x, norm, self.eps), unembedding, tokens)
+        logits = self.logits(tokens)[:, :, :-1]
+        targets = tokens[:, :, 1:]
+        losses = cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
+        return losses.view(targets.shape)
 
     @torch.no_grad()
     def read(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -62,68 +54,50 @@ class Decoders:
             parts.append(self.losses(some[None].expand(len(norm), -1, -1)).cpu())
         return torch.cat(parts, dim=1)
 
-    def _weights_of(self, layer: int) -> dict[str, torch.Tensor]:
-        """A layer's weights by the last two parts of their names, without "weight"."""
-        start = f"model.layers.{layer}."
-        there = {name: p for name, p in self.weights.items() if name.startswith(start)}
-        return {name.removeprefix(start).removesuffix(".weight"): p for name, p in there.items()}
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens [N, batch, position] -> [N, batch, position, vocab]."""
+        n, batch, seq_len = tokens.shape
+        # The stream, [N, batch * position, d].
+        models = torch.arange(n, device=tokens.device)[:, None]
+        x = self.weights["model.embed_tokens.weight"][models, tokens.flatten(1)]
+        rotation = self.rotary(x, torch.arange(seq_len, device=tokens.device)[None])
+        for layer in range(self.n_layers):
+            x = x + self._attention(layer, x, batch, rotation)
+            if f"model.layers.{layer}.mlp.up_proj.weight" in self.weights:
+                x = x + self._ffn(layer, x)
+        x = self._norm("model.norm", x)
+        return self._map("lm_head", x).view(n, batch, seq_len, -1)
 
+    def _map(self, module: str, x: torch.Tensor) -> torch.Tensor:
+        """A linear map of x [N, token, inputs]."""
+        return x @ self.weights[f"{module}.weight"].mT
 
-def _layer(
-    x: torch.Tensor,
-    weights: dict[str, torch.Tensor],
-    rotation: tuple[torch.Tensor, torch.Tensor],
-    heads: int,
-    batch: int,
-    eps: float,
-) -> torch.Tensor:
-    """Llama's layer of N decoders: the stream [N, batch * position, d] before -> after it."""
-    x = x + _attention(_norm(x, weights["input_layernorm"], eps), weights, rotation, heads, batch)
-    if "mlp.up_proj" in weights:
-        x = x + _ffn(_norm(x, weights["post_attention_layernorm"], eps), weights)
-    return x
+    def _norm(self, module: str, x: torch.Tensor) -> torch.Tensor:
+        """Llama's RMSNorm of x [N, token, d]."""
+        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+        return x * scale * self.weights[f"{module}.weight"][:, None]
 
+    def _ffn(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        name = f"model.layers.{layer}"
+        x = self._norm(f"{name}.post_attention_layernorm", x)
+        hidden = silu(self._map(f"{name}.mlp.gate_proj", x)) * self._map(f"{name}.mlp.up_proj", x)
+        return self._map(f"{name}.mlp.down_proj", hidden)
 
-def _attention(
-    x: torch.Tensor,
-    weights: dict[str, torch.Tensor],
-    rotation: tuple[torch.Tensor, torch.Tensor],
-    heads: int,
-    batch: int,
-) -> torch.Tensor:
-    n, n_tokens, d = x.shape
+    def _attention(
+        self, layer: int, x: torch.Tensor, batch: int, rotation: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        name = f"model.layers.{layer}"
+        n, n_tokens, d = x.shape
+        x = self._norm(f"{name}.input_layernorm", x)
 
-    def by_head(name: str) -> torch.Tensor:
-        """[N * batch, head, position, d of a head]"""
-        out = _map(x, weights[f"self_attn.{name}"])
-        return out.view(n * batch, n_tokens // batch, heads, -1).transpose(1, 2)
+        def by_head(module: str) -> torch.Tensor:
+            """[N * batch, head, position, d of a head]"""
+            out = self._map(f"{name}.self_attn.{module}", x)
+            return out.view(n * batch, n_tokens // batch, self.heads, -1).transpose(1, 2)
 
-    queries, keys = apply_rotary_pos_emb(by_head("q_proj"), by_head("k_proj"), *rotation)
-    mixed = scaled_dot_product_attention(queries, keys, by_head("v_proj"), is_causal=True)
-    return _map(mixed.transpose(1, 2).reshape(n, n_tokens, d), weights["self_attn.o_proj"])
-
-
-def _ffn(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    hidden = silu(_map(x, weights["mlp.gate_proj"])) * _map(x, weights["mlp.up_proj"])
-    return _map(hidden, weights["mlp.down_proj"])
-
-
-def _map(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """A linear map of x [N, token, inputs] by a matrix [N, outputs, inputs]."""
-    return x @ matrix.mT
-
-
-def _norm(x: torch.Tensor, scale: torch.Tensor, eps: float) -> torch.Tensor:
-    """Llama's RMSNorm of x [N, token, d]."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * scale[:, None]
-
-
-def _losses(x: torch.Tensor, unembedding: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """From the last norm's output [N, batch * position, d] to each next token's loss."""
-    logits = _map(x, unembedding).view(*tokens.shape, -1)[:, :, :-1]
-    targets = tokens[:, :, 1:]
-    losses = cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
-    return losses.view(targets.shape)
+        queries, keys = apply_rotary_pos_emb(by_head("q_proj"), by_head("k_proj"), *rotation)
+        mixed = scaled_dot_product_attention(queries, keys, by_head("v_proj"), is_causal=True)
+        return self._map(f"{name}.self_attn.o_proj", mixed.transpose(1, 2).reshape(n, n_tokens, d))
 
 
 def train_together(
