@@ -369,8 +369,8 @@ def under_other_recipes(
     gain: Interval, others: Mapping[str, Interval], expected: int
 ) -> tuple[str, str]:
     """A gain under other recipes in words; and those with which its sign turns, where both exclude
-    0 on different sides, or with which alone it is visible: as the row says, whose sign is
-    `expected`, or the other way."""
+    0 on different sides, with which alone it is visible (as the row says, whose sign is
+    `expected`, or the other way), or with which it is not."""
     words, turned = [], []
     seen = {"as stated": [], "the other way": []}
     for name, other in others.items():
@@ -388,6 +388,8 @@ def under_other_recipes(
     elif not _sign(gain):
         ways = [f"{way} with {', '.join(names)}" for way, names in seen.items() if names]
         turns = "; ".join(ways)
+    elif unseen := [name for name, other in others.items() if not _sign(other)]:
+        turns = f"not visible with {', '.join(unseen)}"
     return "; ".join(words), turns
 
 

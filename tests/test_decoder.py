@@ -431,6 +431,7 @@ def test_a_gain_under_other_recipes_is_told_and_a_turned_sign_named():
     )
     assert under_other_recipes(loss, {"a": gain}, 1)[1] == "the sign turns with a"
     assert under_other_recipes(gain, {"a": gain}, 1) == ("a +0.020 ± 0.010", "")
+    assert under_other_recipes(gain, {"a": gain, "b": unclear}, 1)[1] == "not visible with b"
     # A gain that is not visible itself has no sign that could turn: where it is visible, is told.
     both = under_other_recipes(unclear, {"a": gain, "b": loss}, -1)[1]
     assert both == "as stated with b (−0.020); the other way with a (+0.020)"
