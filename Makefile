@@ -16,7 +16,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versio
 # Set-up compiles nothing, so what the first import compiles must be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: report test lint lab notebook train render site bench setup clean
+.PHONY: report test lint lab notebook train render check-measured prune-measured site bench setup clean
 
 report: $(READY)  ## the series at the laptop profile, into runs/laptop/index.html
 	$(BIN)/python -m lib.series report
@@ -34,11 +34,17 @@ lint: $(READY)
 lab: $(READY)  ## JupyterLab
 	$(BIN)/jupyter lab notebooks
 
-train: $(READY)  ## the trainings of a report, their numbers kept in data/runs: make train N=17
+train: $(READY)  ## the trainings of a report, kept in data/measured: make train N=17
 	$(BIN)/python -m lib.series train
 
 render: $(READY)  ## execute the committed notebooks in place: make render, or make render N=01
 	$(BIN)/python -m lib.series render
+
+check-measured: $(READY)  ## measure one kept entry of each page again and compare: N=06
+	$(BIN)/python -m lib.series check-measured
+
+prune-measured: $(READY)  ## list kept measurements that no page has used, and ask
+	$(BIN)/python -m lib.series prune-measured
 
 site: $(DOCS)  ## the committed notebooks as a static site, into site/, and checked
 	$(BIN)/python -m sphinx -q -b html notebooks site

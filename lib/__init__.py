@@ -4,22 +4,27 @@ text -> token windows -> model -> (x, y) of each FFN -> moments -> affine map ->
 live model -> losses -> table -> figure, comparison, report. Imports only ever point up this list:
 
     errors  files                   one exception for bad input; a file that is whole or not there
-    cache   stats   plots           a cached step; the one interval; house style and chart forms
+    keys                            inputs in words, and modules that are still what they were
+    cache   stats   plots           the user's cache; the one interval; house style and chart forms
     assets  names                   pinned downloads; profiles and models that a reader may name
     text    ngram                   corpora and token windows; counted n-grams
-    grammar compare                 text whose entropy is known; comparisons with the papers
+    kept                            measurements that end in a small table, kept in the repository
+    grammar paper                   text whose entropy is known; what papers print, claims, readings
     model   hooks   affine          load a subject and find its FFNs; record, swap, resume; maps
     moments linear  rank            sufficient statistics; R² and repaired maps; effective rank
+    losses                          losses by document, and what a replacement adds to them
     probes  descent swap            product probes; trained baselines; losses, sweep, healing
     gates   tokens    sparse        need, gates, routed FFNs; token and context; small entries out
     routing                         routers for all blocks, their thresholds, refits, the cost of it
-    train   runs    decoder         the training loop; kept trainings; a width in every layer
+    train   parallel decoder        the training loop; several at once; a width in every layer
     stand_ins finetune              what takes an FFN's place; fine-tuning a model with it
     mixing  pretraining together    linear models; trained decoders; many of them at once on a GPU
     mixerlab lab                    mixers compared; decoders compared
     softgates                       gates between an FFN and its map, after such a training
     allocation tasks                where in depth the width goes; last words and told facts
-    report  series                  one run; the command line
+    report  page                    one run; what its page shows of it
+    old_report                      notebooks that are not in the new form yet
+    series                          the command line
 """
 
 import warnings

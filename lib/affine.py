@@ -4,20 +4,22 @@ A map is a frozen module: called on x it gives ŷ, and `massive(x)` says on whic
 the FFN to stay. Swapped into a model (lib.hooks.swap), the FFN computes those positions.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from lib.errors import InputError
+from lib.keys import seal, words_of
 
 
 class AffineMap(nn.Module):
     """y = x W + b, frozen: `weight` [d_in, d_out], `bias` [d_out]. Called, scored, swapped in."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, recipe: str | None = None):
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor):
         super().__init__()
         self.register_buffer("weight", weight.detach())
         self.register_buffer("bias", bias.detach())
-        self.recipe = recipe
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d_in] -> [..., d_out]
         return (x.to(self.weight.dtype) @ self.weight + self.bias).to(x.dtype)
@@ -41,9 +43,8 @@ class RepairedMap(AffineMap):
         bias: torch.Tensor,
         direction: torch.Tensor,
         threshold: float,
-        recipe: str | None = None,
     ):
-        super().__init__(weight, bias, recipe)
+        super().__init__(weight, bias)
         self.register_buffer("direction", direction.detach())
         self.threshold = threshold
 
@@ -53,13 +54,54 @@ class RepairedMap(AffineMap):
 
     def with_affine(self, affine: AffineMap) -> "RepairedMap":
         """This map with the weight and bias of another; the FFN stays on the same positions."""
-        recipe = affine.recipe and self.recipe and f"{affine.recipe} repaired as {self.recipe}"
-        return RepairedMap(affine.weight, affine.bias, self.direction, self.threshold, recipe)
+        repaired = RepairedMap(affine.weight, affine.bias, self.direction, self.threshold)
+        words, of_positions = words_of(affine), words_of(self)
+        both = words and of_positions and f"{words}, FFN kept as by {of_positions}"
+        return seal(repaired, both)
 
 
-def constant(value: torch.Tensor, recipe: str | None = None) -> AffineMap:
-    """The map that always gives `value` [d]: zero ablation, or mean ablation."""
-    return AffineMap(torch.zeros(len(value), len(value)).to(value), value, recipe)
+class Handle(nn.Module):
+    """A replacement for an FFN that is made when it is first used (called, moved, or asked for a
+    weight); until then only its words are there, by which kept losses are found."""
+
+    def __init__(self, words: str | None, make: Callable[[], nn.Module]):
+        super().__init__()
+        self.__dict__.update(_said=words, _make=make)
+
+    @property
+    def provenance(self) -> str | None:
+        """Its words, as long as it is what they say."""
+        if "made" not in self._modules:
+            return self._said
+        return words_of(self._modules["made"])
+
+    @property
+    def module(self) -> nn.Module:
+        """What it stands for, made now if it was not before."""
+        if "made" not in self._modules:
+            self._modules["made"] = seal(self._make(), self._said)
+        return self._modules["made"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d] -> [..., d]
+        return self.module(x)
+
+    def __getattr__(self, name: str):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_"):
+                raise
+            return getattr(self.module, name)
+
+    def _apply(self, *args, **kwargs) -> "Handle":
+        _ = self.module  # moved to a device before it is made, it would be made on another
+        return super()._apply(*args, **kwargs)
+
+
+def constant(value: torch.Tensor, words: str | None = None) -> AffineMap:
+    """The map that always gives `value` [d], zero ablation or mean ablation, and what it is called
+    in keys."""
+    return seal(AffineMap(torch.zeros(len(value), len(value)).to(value), value), words)
 
 
 def svd_ridge(x: torch.Tensor, y: torch.Tensor, ridge: float = 0.01) -> AffineMap:

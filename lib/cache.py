@@ -1,21 +1,22 @@
-"""A cached step: a function's result, kept as npz under how it was made.
+"""The user's cache: a function's result, kept as npz under what it was computed from.
 
-The key is (name, version, arguments), where an argument that is no plain value stands for itself by
-its `recipe`: a short string that says how it was made, never the bytes of what an earlier step
-gave. Where a recipe is None (a model in memory) the function runs and nothing is kept. Who changes
-the arithmetic of a step raises its version; tests/golden.json notices when that was forgotten.
+The key is a name, a version and the arguments in words (lib.keys). Where an argument has no words
+(a model in memory) the function runs and nothing is kept. Who changes the arithmetic of a function,
+or an argument's default, raises its version; tests/golden.json notices when that was forgotten.
 """
 
 import ast
 import contextlib
 import functools
-import hashlib
 import importlib
 import inspect
 import json
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from torch import nn
 
 from lib.errors import InputError
 from lib.files import cache_folder, whole
+from lib.keys import PLAIN, describe, digest, seal
 
 OUTLINE = "outline"
 """name of the array that says how the others fit together"""
@@ -69,75 +71,137 @@ class Cost:
 COST = Cost()
 
 
-def step(version: int, ignore: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
-    """Decorate a function whose result is to be kept.
+class Key(NamedTuple):
+    """What a call is kept under."""
 
-    A result is built of arrays, tensors, DataFrames and plain values, in dicts, lists, tuples, and
-    dataclasses or modules of `lib` whose constructor takes what they hold by name. What comes back
-    is of the same kind, on the CPU; a part whose constructor takes a `recipe` is given one.
+    name: str
+    version: int
+    words: dict[str, str]
+    """{what an input is called: the input in words}"""
 
-    Arguments named in `ignore` only help to compute (a residual stream that is already there) and
-    do not enter the key. `.recipe(...)` of the decorated function is the key of a call.
+    def __str__(self) -> str:
+        said = [f"{name}: {words}" for name, words in self.words.items()]
+        return "\n".join([f"{self.name} {self.version}", *said])
+
+    @property
+    def digest(self) -> str:
+        return digest(str(self))
+
+
+def keyed(
+    function: Callable, name: str, version: int, helpers: Sequence[str], names: Mapping[str, str]
+) -> Callable[..., Key | None]:
+    """The key of a call of `function`, as a function of its arguments; None where one of them has
+    no words. An argument at its default is left out, so that a new one changes no key."""
+    parameters = inspect.signature(function).parameters
+    if {*parameters} != {*names, *helpers}:
+        raise TypeError(f"{name}: say for each of {[*parameters]} how it enters the key, or helps.")
+
+    def key(*args, **kwargs) -> Key | None:
+        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+        words: dict[str, str] = {}
+        for argument, called in names.items():
+            if argument not in bound or bound[argument] is parameters[argument].default:
+                continue
+            value, usual = bound[argument], parameters[argument].default
+            if isinstance(value, PLAIN) and type(value) is type(usual) and value == usual:
+                continue
+            said = describe(value)
+            if said is None:
+                return None
+            said = said if isinstance(said, Mapping) else {called: said}
+            if twice := words.keys() & said.keys():
+                raise TypeError(f"{name}: two arguments say {sorted(twice)} in the key")
+            words |= said
+        return Key(name, version, words)
+
+    return key
+
+
+def cached(name: str, version: int, helpers: Sequence[str] = (), **names: str) -> Callable:
+    """Decorate a function whose result is to be kept in the user's cache.
+
+    `names` says what each argument is called in the key (see lib.keys for its words); `helpers` are
+    arguments that only help to compute (a residual stream that is already there). A result is built
+    of arrays, tensors, DataFrames and plain values, in dicts, lists, tuples, and dataclasses or
+    modules of `lib` whose constructor takes what they hold by name. What comes back is of the same
+    kind, on the CPU. `.key(...)` of the decorated function is the key of a call.
     """
 
     def decorate(function: Callable) -> Callable:
-        signature = inspect.signature(function)
-
-        def recipe(*args, **kwargs) -> str | None:
-            bound = signature.bind_partial(*args, **kwargs)
-            bound.apply_defaults()
-            given = {k: _recipe(v) for k, v in bound.arguments.items() if k not in ignore}
-            if None in given.values():
-                return None
-            key = hashlib.sha256(repr(sorted(given.items())).encode()).hexdigest()[:16]
-            return f"{function.__name__}-{version}-{key}"
+        key_of = keyed(function, name, version, helpers, names)
 
         @functools.wraps(function)
-        def kept(*args, **kwargs):
-            name = recipe(*args, **kwargs)
-            path = cache_folder() / function.__name__ / f"{name}.npz"
-            if name is not None and path.exists():
-                try:
-                    with np.load(path, allow_pickle=False) as stored:
-                        result = unpack(dict(stored), name)
-                        COST.loaded(json.loads(str(stored[USED])))
-                    return result
-                except PermissionError:
-                    raise InputError(
-                        f"{path} may not be read by this user: change its owner, or set "
-                        "$NONLINEARITY_CACHE to a folder of your own."
-                    ) from None
-                except Exception:  # zipfile and numpy raise a dozen kinds for a damaged entry
-                    path.unlink(missing_ok=True)
-            with COST.computing(name) as used:
-                arrays = pack(function(*args, **kwargs))
-            if name is not None:
-                arrays[USED] = np.array(json.dumps(used))
-                with whole(path) as part, open(part, "wb") as file:
-                    np.savez(file, **arrays)
-            return unpack(arrays, name)
+        def call(*args, **kwargs):
+            with _unchanging(*args, *kwargs.values()):
+                key = key_of(*args, **kwargs)
+                if (found := load(key)) is not None:
+                    return found
+                return store(key, name, functools.partial(function, *args, **kwargs))
 
-        kept.recipe = recipe
-        return kept
+        call.key, call.version = key_of, f"{name} {version}"
+        return call
 
     return decorate
 
 
-def _recipe(value) -> str | None:
-    """How an argument was made, in words; None where that cannot be said."""
-    if isinstance(value, str | int | float | bool | type(None) | np.integer | np.floating):
-        return repr(value)
-    if isinstance(value, Mapping):
-        value = list(value.items())
-    if isinstance(value, list | tuple | range):
-        parts = [_recipe(v) for v in value]
-        return None if None in parts else f"({', '.join(parts)})"
-    if is_dataclass(value) and not hasattr(value, "recipe"):
-        fields = _recipe(vars(value))
-        return fields and f"{type(value).__name__}{fields}"
-    if hasattr(value, "recipe_now"):  # a model, which may have been changed since it was loaded
-        return value.recipe_now
-    return getattr(value, "recipe", None)
+@contextlib.contextmanager
+def _unchanging(*arguments) -> Iterator[None]:
+    """While open, models among the arguments are not looked at again (lib.model.Subject)."""
+    with contextlib.ExitStack() as stack:
+        for argument in arguments:
+            if hasattr(argument, "unchanging"):
+                stack.enter_context(argument.unchanging())
+        yield
+
+
+def _path(key: Key) -> Path:
+    return cache_folder() / re.sub(r"\W+", "-", key.name) / f"{key.version}-{key.digest}.npz"
+
+
+def load(key: Key | None):
+    """What the user's cache has under a key, else None; a damaged entry is removed."""
+    if key is None or not (path := _path(key)).exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            result = unpack(dict(stored))
+            COST.loaded(json.loads(str(stored[USED])))
+        return sealed(result, f"{key.name} {key.digest}")
+    except PermissionError:
+        raise InputError(
+            f"{path} may not be read by this user: change its owner, or set $NONLINEARITY_CACHE to "
+            "a folder of your own."
+        ) from None
+    except Exception:  # zipfile and numpy raise a dozen kinds for a damaged entry
+        path.unlink(missing_ok=True)
+        return None
+
+
+def store(key: Key | None, name: str, compute: Callable[[], object]):
+    """Compute a result, and leave it in the user's cache if it has a key."""
+    with COST.computing(name) as used:
+        arrays = pack(compute())
+    if key is not None:
+        arrays[USED] = np.array(json.dumps(used))
+        with whole(_path(key)) as part, open(part, "wb") as file:
+            np.savez(file, **arrays)
+    return sealed(unpack(arrays), key and f"{key.name} {key.digest}")
+
+
+def sealed(result, words: str | None):
+    """A result whose modules, in dicts and lists of any depth, stand for how they were made."""
+    if words is None:
+        return result
+    if isinstance(result, nn.Module):
+        seal(result, words)
+    elif isinstance(result, Mapping):
+        for name, part in result.items():
+            sealed(part, f"{words} {name}")
+    elif isinstance(result, list | tuple):
+        for k, part in enumerate(result):
+            sealed(part, f"{words} {k}")
+    return result
 
 
 def pack(result) -> dict[str, np.ndarray]:
@@ -167,7 +231,7 @@ def _outline(value, path: str, arrays: dict[str, np.ndarray]):
         pairs = [[repr(k), _outline(v, f"{inside}{k}", arrays)] for k, v in value.items()]
         return {"dict": pairs}
     if isinstance(value, nn.Module) or is_dataclass(value):
-        names = [n for n in inspect.signature(type(value)).parameters if n != "recipe"]
+        names = [*inspect.signature(type(value)).parameters]
         held = {n: _outline(getattr(value, n), f"{inside}{n}", arrays) for n in names}
         return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "holds": held}
     if isinstance(value, list | tuple):
@@ -176,38 +240,35 @@ def _outline(value, path: str, arrays: dict[str, np.ndarray]):
     return {"value": value.item() if isinstance(value, np.generic) else value}
 
 
-def unpack(arrays: Mapping[str, np.ndarray], recipe: str | None):
+def unpack(arrays: Mapping[str, np.ndarray]):
     """The result that `pack` took apart."""
-    return _rebuild(json.loads(str(arrays[OUTLINE])), arrays, recipe)
+    return _rebuild(json.loads(str(arrays[OUTLINE])), arrays)
 
 
-def _rebuild(outline: dict, arrays: Mapping[str, np.ndarray], recipe: str | None):
-    """What one entry of the outline stands for; `recipe` says how it was made."""
+def _rebuild(outline: dict, arrays: Mapping[str, np.ndarray]):
+    """What one entry of the outline stands for."""
     [kind] = outline.keys() - {"holds"}
     inner = outline[kind]
 
-    def part(entry: dict, name) -> object:
-        return _rebuild(entry, arrays, recipe and f"{recipe} {name}")
+    def part(entry: dict) -> object:
+        return _rebuild(entry, arrays)
 
     if kind == "tensor":
         return torch.from_numpy(np.array(arrays[inner]))
     if kind == "array":
         return arrays[inner]
     if kind == "frame":
-        return pd.DataFrame({name: part(entry, name) for name, entry in inner.items()})
+        return pd.DataFrame({name: part(entry) for name, entry in inner.items()})
     if kind == "dict":
-        return {ast.literal_eval(name): part(entry, name) for name, entry in inner}
+        return {ast.literal_eval(name): part(entry) for name, entry in inner}
     if kind == "list":
-        return [part(entry, k) for k, entry in enumerate(inner)]
+        return [part(entry) for entry in inner]
     if kind == "tuple":
-        return tuple(part(entry, k) for k, entry in enumerate(inner))
+        return tuple(part(entry) for entry in inner)
     if kind == "class":
         module, _, name = inner.partition(":")
         if not module.startswith("lib."):  # an entry names nothing but what this library defines
             raise ValueError(f"{inner} is no class of lib")
         made = getattr(importlib.import_module(module), name)
-        given = {name: part(entry, name) for name, entry in outline["holds"].items()}
-        if "recipe" in inspect.signature(made).parameters:
-            given["recipe"] = recipe
-        return made(**given)
+        return made(**{name: part(entry) for name, entry in outline["holds"].items()})
     return inner

@@ -103,6 +103,16 @@ class Shape:
     vocab: int
     n_ctx: int
 
+    @property
+    def provenance(self) -> dict[str, str]:
+        """The shape in words, for keys."""
+        return {
+            "residual width": str(self.d),
+            "heads": str(self.heads),
+            "vocabulary": str(self.vocab),
+            "context": str(self.n_ctx),
+        }
+
 
 def build_decoder(
     widths: Sequence[int],

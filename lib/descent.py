@@ -11,7 +11,7 @@ from torch import nn
 from tqdm import tqdm
 
 from lib.affine import AffineMap
-from lib.cache import step
+from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import Rows
 from lib.moments import Moments
@@ -39,7 +39,18 @@ class Descent:
     """the trained map; None for a poly"""
 
 
-@step(version=2)
+@cached(
+    "trained layer",
+    2,
+    rows="rows",
+    block="block",
+    optimizer="optimizer",
+    rate="rate",
+    steps="steps",
+    seed="seed",
+    kind="kind",
+    whiten="whitened",
+)
 def descend(
     rows: Rows,
     block: int,
@@ -92,7 +103,7 @@ def descend(
     return Descent(rate, np.array(marks), np.array(held_out), np.stack(error), trained)
 
 
-@step(version=1)
+@cached("closed form beside trained layers", 1, rows="rows", block="block")
 def closed_form(rows: Rows, block: int) -> Descent:
     """Exact least squares on the rows that `descend` trains on, in the form of its result."""
     x, y, x_test, y_test = rows[block]

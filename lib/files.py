@@ -48,4 +48,4 @@ def _remove_left_over(folder: Path) -> None:
 def cache_folder() -> Path:
     """$NONLINEARITY_CACHE, or the user's cache folder."""
     named = os.environ.get("NONLINEARITY_CACHE")
-    return Path(named or user_cache_path("nonlinearity-budget", appauthor=False)) / "fourth"
+    return Path(named or user_cache_path("nonlinearity-budget", appauthor=False)) / "fifth"

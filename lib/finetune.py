@@ -18,18 +18,27 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.cache import pack, step, unpack
+from lib.cache import cached, pack, unpack
 from lib.errors import InputError, unknown
 from lib.files import cache_folder, whole
 from lib.hooks import StandIn, get_block, swap
+from lib.kept import kept
+from lib.keys import settings
 from lib.model import Subject, copy_of
-from lib.runs import keep_rows, kept_rows
 from lib.stand_ins import STAND_INS, stand_in, stand_ins
 from lib.swap import batch_size, losses
 from lib.text import Windows
 from lib.train import Recipe, train
 
-MEASURED = ["experiment", "text", "step", "document", "loss"]
+FINETUNED = dict(
+    subject="model",
+    arm="training",
+    fit="text of the maps",
+    data="training text",
+    tests="test texts",
+    marks="read at steps",
+)
+"""what the arguments of a training are called in keys"""
 
 
 def centre_out(n_blocks: int) -> list[int]:
@@ -76,12 +85,20 @@ class Arm:
         return sum(self.steps)
 
     @property
-    def words(self) -> str:
-        """The arm in words, as data/runs/finetune.csv names it."""
-        blocks = " + ".join(" ".join(map(str, stage)) for stage in self.stages if stage)
-        steps = " ".join(map(str, self.steps))
-        words = f"{self.stand_in} {blocks}, steps {steps}, rate {self.lr:g}"
-        return f"{words}, bfloat16" if self.bfloat16 else words
+    def provenance(self) -> dict[str, str]:
+        """The training in words, for keys."""
+        return settings(
+            self,
+            stand_in="in the FFNs' place",
+            stages="blocks replaced, by stage",
+            steps="steps of each stage",
+            lr="rate",
+            constant="rate is constant",
+            norms="norms are trained",
+            repeat="text is read again",
+            seed="order of the text",
+            bfloat16="products in bfloat16",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +106,7 @@ class Tuned:
     """What a training gave."""
 
     losses: pd.DataFrame
-    """experiment, text, step, document, loss: the mean over a document's predictions, nats"""
+    """text, step, document, loss: the mean over a document's predictions, nats"""
     weights: dict
     """{name: tensor} of the model after the first stage, empty unless asked for"""
     stand_ins: dict
@@ -111,15 +128,14 @@ def fine_tune(
     Stand-ins are fitted on `fit`; `data` are the windows to train on, one a step. Each text of
     `tests` is evaluated at its steps in `marks`; step 0 is after the first stage's replacement.
     `weights`: keep those after the first stage in the cache too, for lib.softgates. What was
-    trained earlier comes from data/runs. Raises InputError for blocks that the model lacks and for
+    trained earlier is kept. Raises InputError for blocks that the model lacks and for
     text that does not suffice.
     """
     check_arm(subject, arm, data)
     if weights:
         _check_kept(arm)
     given = (subject, arm, fit, data, dict(tests), dict(marks))
-    found = kept_losses(_fine_tune.recipe(*given))
-    return _fine_tune(*given, weights).losses if found is None else found
+    return finetuned_losses(*given, weights).assign(experiment="fine-tuned")
 
 
 def tuned(
@@ -142,22 +158,18 @@ def _check_kept(arm: Arm) -> None:
         raise InputError("the weights of narrow FFNs are not kept: use fine_tune for their losses.")
 
 
-def kept_losses(digest: str | None) -> pd.DataFrame | None:
-    """The losses that data/runs has of a training, or None."""
-    rows = kept_rows("finetune", digest) if digest else ()
-    if not len(rows):
-        return None
-    document = rows.half.str.removeprefix("document ").astype(int)
-    found = rows.assign(document=document)[MEASURED]
-    found.attrs["trained"] = "earlier"
-    return found
-
-
-def keep_losses(digest: str | None, found: pd.DataFrame, arm: Arm, setting: str) -> None:
-    """Leave a training's losses in data/runs."""
-    half = "document " + found.document.astype(str)
-    rows = found.assign(half=half, setting=setting, seed=arm.seed)
-    keep_rows("finetune", digest, rows.to_dict("records"))
+@kept("fine-tuned models", 1, **FINETUNED, helpers=("weights",))
+def finetuned_losses(
+    subject: Subject,
+    arm: Arm,
+    fit: Windows,
+    data: Windows,
+    tests: dict,
+    marks: dict,
+    weights: bool = False,
+) -> pd.DataFrame:
+    """What `_fine_tune` gave: text, step, document, loss (the mean over its predictions, nats)."""
+    return _fine_tune(subject, arm, fit, data, tests, marks, weights).losses
 
 
 def check_arm(subject: Subject, arm: Arm, data: Windows) -> None:
@@ -181,7 +193,7 @@ def check_arm(subject: Subject, arm: Arm, data: Windows) -> None:
         )
 
 
-@step(version=1)
+@cached("fine-tuned model", 1, **FINETUNED, weights="weights are kept")
 def _fine_tune(
     subject: Subject,
     arm: Arm,
@@ -192,8 +204,8 @@ def _fine_tune(
     weights: bool = False,
 ) -> Tuned:
     """`fine_tune` itself; `weights`: whether those after the first stage come back too."""
-    digest = _fine_tune.recipe(subject, arm, fit, data, tests, marks)
-    with _folder(digest) as folder, contextlib.ExitStack() as swaps:
+    key = _fine_tune.key(subject, arm, fit, data, tests, marks)
+    with _folder(key and key.digest) as folder, contextlib.ExitStack() as swaps:
         copied = copy_of(subject)
         placed: dict[int, nn.Module] = {}
 
@@ -220,7 +232,6 @@ def _fine_tune(
                     np.savez(file, **pack(state))
         found = pd.concat([pd.read_csv(path) for path in sorted(folder.glob("*.csv"))])
         found = found.sort_values(["text", "step", "document"], ignore_index=True)
-        keep_losses(digest, found, arm, arm.words)
         if not weights:
             return Tuned(found, {}, {})
         first = _stage_of(folder, 0)
@@ -230,7 +241,7 @@ def _fine_tune(
 def _stage_of(folder: Path, k: int) -> dict:
     """The weights and stand-ins after stage k of a training."""
     with np.load(folder / f"stage-{k}.npz", allow_pickle=False) as stored:
-        return unpack(dict(stored), None)
+        return unpack(dict(stored))
 
 
 def _train_stage(
@@ -261,7 +272,7 @@ def _train_stage(
         for text, of_text in tests.items():
             if step_in_all in marks[text]:
                 found = measure(copied, of_text).assign(text=text, step=step_in_all)
-                found = found.assign(experiment="fine-tuned")
+                found = found[["text", "step", "document", "loss"]]
                 with whole(folder / f"{text} at {step_in_all}.csv") as part:
                     found.to_csv(part, index=False)
 

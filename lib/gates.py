@@ -5,7 +5,6 @@ position, δ_t = L_lin(t) - L_full(t). Loss t is that of predicting token t + 1,
 keyed by its input token and the last one of a window has no need; nor has a start token.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,12 +17,14 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 from tqdm import tqdm
 
+from lib import keys
 from lib.affine import AffineMap
-from lib.cache import step
+from lib.cache import cached
 from lib.errors import InputError, unknown
 from lib.hooks import capture, for_windows
+from lib.keys import seal, words_of
 from lib.model import Subject
-from lib.swap import sweep
+from lib.swap import token_sweep
 from lib.text import Windows
 
 KINDS = ("linear", "b=1", "b=3", "b=6")
@@ -69,6 +70,8 @@ class Needs:
     """[n, predictions]: the token to be predicted there"""
     document: np.ndarray
     """[n]"""
+    provenance: str | None = None
+    """which text it is, for keys"""
 
     def rows(self, block: int) -> tuple[np.ndarray, np.ndarray]:
         """(x [m, d_model], need [m]) of all positions."""
@@ -77,7 +80,7 @@ class Needs:
 
 def measure_needs(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Needs:
     """δ of each block in `maps`, its map at every position of the text (§3.2), with its x."""
-    swept = sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
+    swept = token_sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
     # What is captured begins after a start token; the last position has no need.
     x = {b: rows[0][:, :-1].numpy() for b, rows in capture(subject, windows, [*maps]).items()}
     first, tokens = subject.n_start, windows.tokens.numpy()
@@ -87,6 +90,7 @@ def measure_needs(subject: Subject, windows: Windows, maps: Mapping[int, AffineM
         token=tokens[:, first:-1],
         next_token=tokens[:, first + 1 :],
         document=windows.document,
+        provenance=windows.provenance,
     )
 
 
@@ -103,11 +107,10 @@ class Gate(nn.Module):
         biases: Sequence[torch.Tensor],
         threshold: float = 0.0,
         relu: bool = False,
-        recipe: str | None = None,
     ):
         super().__init__()
         self.net = nn.Sequential()
-        self.threshold, self.relu, self.recipe = threshold, relu, recipe
+        self.threshold, self.relu = threshold, relu
         for k, (weight, bias) in enumerate(zip(weights, biases)):
             if k and relu:
                 self.net.append(nn.ReLU())
@@ -130,8 +133,9 @@ class Gate(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.score(x) > self.threshold
 
-    def at_share(self, x: torch.Tensor, share: float) -> "Gate":
-        """The gate that says yes to this share of the rows x [..., d]."""
+    def at_share(self, x: torch.Tensor, share: float, of: str | None = None) -> "Gate":
+        """The gate that says yes to this share of the rows x [..., d]; `of`: which rows they are,
+        for keys."""
         check_share(share)
         # At either end the cut lies beyond every score, of other rows too.
         if share == 0:
@@ -140,8 +144,9 @@ class Gate(nn.Module):
             cut = -np.inf
         else:
             cut = float(np.quantile(self.score(x).cpu().numpy(), 1 - share))
-        recipe = self.recipe and f"{self.recipe} cut at {cut!r}"
-        return Gate(self.weights, self.biases, cut, self.relu, recipe)
+        words = words_of(self)
+        gate = Gate(self.weights, self.biases, cut, self.relu)
+        return seal(gate, words and of and f"{words}, share {share!r} of {of}")
 
 
 def check_share(share: float) -> None:
@@ -162,7 +167,6 @@ def fit_gate(
     label: np.ndarray,
     kind: str = "linear",
     seed: int = 42,
-    recipe: str | None = None,
 ) -> Gate:
     """Fit a gate of KINDS to rows x [n, d] and their labels [n]: logistic regression with C = 1
     (§3.2) on x, standardized by these rows with the scale folded into the first layer.
@@ -191,11 +195,11 @@ def fit_gate(
         z = pca.transform(z)
     found = LogisticRegression(C=1.0, max_iter=2_000).fit(z, label)
     layers.append((found.coef_.T, found.intercept_))
-    return _from_standardized(layers, scale, relu=False, recipe=recipe)
+    return _from_standardized(layers, scale, relu=False)
 
 
 def _from_standardized(
-    layers: list[tuple[np.ndarray, np.ndarray]], scale: StandardScaler, relu: bool, recipe
+    layers: list[tuple[np.ndarray, np.ndarray]], scale: StandardScaler, relu: bool
 ) -> Gate:
     """The gate of raw x whose layers (weight [in, out], bias [out]) read standardized x."""
     weight, bias = layers[0]
@@ -203,7 +207,7 @@ def _from_standardized(
     pairs = [first, *layers[1:]]
     weights = [torch.tensor(w.T, dtype=torch.float32) for w, _ in pairs]
     biases = [torch.tensor(b, dtype=torch.float32) for _, b in pairs]
-    return Gate(weights, biases, relu=relu, recipe=recipe)
+    return Gate(weights, biases, relu=relu)
 
 
 def fit_loss_gate(
@@ -212,7 +216,6 @@ def fit_loss_gate(
     hidden: int = 32,
     steps: int = 500,
     seed: int = 42,
-    recipe: str | None = None,
 ) -> Gate:
     """A gate trained on the loss itself, as the author's repository has it for GPT-2 small: one
     hidden layer of ReLU units, Adam at 0.001 on batches of 512 rows, minimizing
@@ -238,10 +241,10 @@ def fit_loss_gate(
     for layer in (net[0], net[2]):
         weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
         layers.append((weight.T.astype(float), bias.astype(float)))
-    return _from_standardized(layers, scale, relu=True, recipe=recipe)
+    return _from_standardized(layers, scale, relu=True)
 
 
-@step(version=1)
+@cached("gates", 1, subject="model", windows="text", maps="maps", kinds="kinds", seed="seed")
 def fit_gates(
     subject: Subject,
     windows: Windows,
@@ -273,20 +276,17 @@ def choose_gate(gates: Mapping[str, Gate], x: np.ndarray, need: np.ndarray) -> s
 
 
 class Masked(nn.Module):
-    """A router that is told: `mask` [n, seq_len] of the windows it is used on, in their order."""
+    """A router that is told: `mask` [n, seq_len] of the windows it is used on, in their order;
+    `words`: how it was made, for keys."""
 
-    def __init__(self, mask: np.ndarray):
+    def __init__(self, mask: np.ndarray, words: str | None = None):
         super().__init__()
         self.mask = np.asarray(mask, bool)
-
-    @property
-    def recipe(self) -> str:
-        """A digest of the mask."""
-        digest = hashlib.sha256(np.packbits(self.mask).tobytes()).hexdigest()[:16]
-        return f"mask {self.mask.shape} {digest}"
+        seal(self, words)
 
     def at(self, chunk: slice) -> "Masked":
-        return Masked(self.mask[chunk])
+        words = words_of(self)
+        return Masked(self.mask[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tensor(self.mask[: x.shape[0], : x.shape[1]], device=x.device)
@@ -303,13 +303,7 @@ class Routed(nn.Module):
         super().__init__()
         self.ffn, self.surrogate, self.router = ffn, surrogate, router
         self.linear = None
-
-    @property
-    def recipe(self) -> str | None:
-        how = [getattr(part, "recipe", None) for part in (self.surrogate, self.router)]
-        if hasattr(self.ffn, "recipe"):  # an FFN that is changed itself (lib.sparse)
-            how.append(self.ffn.recipe)
-        return None if None in how else " routed by ".join(how)
+        keys.compose(self, surrogate, "where", router, "else", ffn)
 
     def at(self, chunk: slice) -> "Routed":
         """The same on some of the windows, where the router is told per window."""

@@ -192,8 +192,13 @@ class Rows:
 
     def __init__(self, subject: Subject, fit: Windows, test: Windows, blocks: list[int]):
         self.subject, self.fit, self.test, self.blocks = subject, fit, test, blocks
-        model = subject.recipe_now
-        self.recipe = model and f"{model} | {fit.recipe} | {test.recipe}"
+
+    @property
+    def provenance(self) -> dict[str, str] | None:
+        """What the rows are of, for keys."""
+        model = self.subject.provenance
+        texts = {"fit text": self.fit.provenance, "test text": self.test.provenance}
+        return model and {"model": model} | texts
 
     @cached_property
     def _all(self) -> tuple[dict, dict]:

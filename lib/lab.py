@@ -1,6 +1,7 @@
 """What the reports on allocation share (notebooks 17-21): texts, a recipe, decoders trained on
 them, and what a gain is measured by."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,17 +10,16 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from lib import compare
-from lib.cache import step
+from lib.cache import cached
 from lib.decoder import Decoder, Shape, build_decoder
 from lib.errors import InputError
+from lib.kept import kept
 from lib.linear import zero_ablation
 from lib.model import as_subject
 from lib.ngram import KneserNey
-from lib.pretraining import read, trained_decoder, trunk
-from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
-from lib.stats import Interval, over_seeds
-from lib.swap import sweep
+from lib.parallel import in_parallel, losses_by_half
+from lib.pretraining import DECODER, read, trained_decoder, trunk
+from lib.swap import token_sweep
 from lib.text import Windows, cut_windows, load_corpus
 from lib.together import Decoders, train_together
 from lib.train import Recipe, train, train_tokenizer, worth_compiling
@@ -82,13 +82,8 @@ class Lab:
 
     def train(self, widths: Sequence[int], seed: int, passes: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token. What was
-        trained earlier comes from data/runs. Raises InputError for more passes than MOST_PASSES."""
-        given = self._given(widths, seed, passes)
-        digest = train_decoder.recipe(*given)
-        rows = kept_rows("decoder", digest) if digest else ()
-        if len(rows):
-            return rows.fillna({"half": ""})[["text", "half", "step", "loss"]]
-        return train_decoder(*given)["losses"]
+        trained earlier is kept. Raises InputError for more passes than MOST_PASSES."""
+        return decoder_losses(*self._given(widths, seed, passes))
 
     def model(self, widths: Sequence[int], seed: int, passes: float = 1) -> Decoder:
         """The model that `train` trained; it is trained again unless it is in the cache."""
@@ -98,13 +93,9 @@ class Lab:
     def ablations(self, widths: Sequence[int], seed: int, passes: float = 1) -> np.ndarray:
         """What taking out the FFN of each layer alone adds to the loss of a trained model (zero
         ablation), [layers], mean over the texts, nats a token, on up to ABLATED odd windows of
-        each. What was measured earlier comes from data/runs."""
-        given = self._given(widths, seed, passes)
-        digest = ablate_decoder.recipe(given, ABLATED)
-        rows = kept_rows("decoder", digest) if digest else ()
-        found = rows if len(rows) else ablate_decoder(given, ABLATED)
-        layer = found.experiment.str.removeprefix("without FFN ").astype(int)
-        return found.groupby(layer).loss.mean().to_numpy()
+        each."""
+        added = ablated_decoder(*self._given(widths, seed, passes), ABLATED)
+        return added.groupby("layer").added_loss.mean().to_numpy()
 
     def loss(
         self, widths: Sequence[int], seed: int, passes: float = 1, half: str = "odd"
@@ -185,7 +176,26 @@ def _widths_of(widths: Widths, seed: int) -> Sequence[int]:
     return widths(seed) if callable(widths) else widths
 
 
-@step(version=1)
+TRAINED = dict(tests="test texts", marks="left the shared trunk at", curve="own curve")
+
+
+@kept("decoders", 1, **DECODER, **TRAINED)
+def decoder_losses(
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: Recipe,
+    start: str,
+    marks: tuple[int, ...] = (),
+    curve: bool = False,
+) -> pd.DataFrame:
+    """What `train_decoder` gave: text, half of its documents, step, loss in nats a token; with
+    `curve` also the training's own loss along the way, of no half."""
+    return train_decoder(widths, shape, data, tests, recipe, start, marks, curve)["losses"]
+
+
+@cached("decoder", 1, **DECODER, **TRAINED)
 def train_decoder(
     widths: list[int],
     shape: Shape,
@@ -206,59 +216,54 @@ def train_decoder(
         begin = trunk(marks, widths, shape, data, endless, start, compiled)
     trained = train(model, data, recipe, begin=begin, compiled=compiled)
     test_losses = {text: read(model, windows).numpy() for text, windows in tests.items()}
-    rows = _rows(widths, tests, recipe, start, test_losses, trained if curve else ())
-    digest = train_decoder.recipe(widths, shape, data, tests, recipe, start, marks, curve)
-    keep_rows("decoder", digest, rows)
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
-    losses = pd.DataFrame(rows)[["text", "half", "step", "loss"]]
-    return {"losses": losses} | weights
+    return {"losses": _losses(tests, recipe.steps, test_losses, trained if curve else ())} | weights
 
 
-def _rows(
-    widths: Sequence[int],
+def _losses(
     tests: Mapping[str, Windows],
-    recipe: Recipe,
-    start: str,
+    n_steps: int,
     test_losses: Mapping[str, np.ndarray],
     curve: Sequence[float],
-) -> list[dict]:
-    """The rows of a training in data/runs: losses by text and half of its documents, from each
-    token's [n, seq_len - 1], and the training losses averaged over LOOK_EVERY steps of `curve`."""
-    setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
-    setting += f", FFNs from step {recipe.ffn_from}" if recipe.ffn_from else ""
-    setting += ", cosine" if recipe.decay is None else ""
-    row = dict(experiment="decoder", setting=setting, seed=recipe.seed)
+) -> pd.DataFrame:
+    """Losses by text and half of its documents, from each token's [n, seq_len - 1], and the
+    training losses averaged over LOOK_EVERY steps of `curve`."""
     rows: list[dict] = []
     for text, windows in tests.items():
-        of_text = losses_by_half(test_losses[text], windows, step=recipe.steps, **row)
+        of_text = losses_by_half(test_losses[text], windows, step=n_steps)
         rows += [one | {"text": text} for one in of_text]
     for first in range(0, len(curve) - LOOK_EVERY + 1, LOOK_EVERY):
         mean = float(np.mean(curve[first : first + LOOK_EVERY]))
-        what = {"text": "training", "half": "", "step": first + LOOK_EVERY, "loss": mean}
-        rows.append(row | what)
-    return rows
+        rows.append({"text": "training", "half": "", "step": first + LOOK_EVERY, "loss": mean})
+    return pd.DataFrame(rows)[["text", "half", "step", "loss"]]
 
 
-@step(version=1)
-def ablate_decoder(given: tuple, most: int) -> pd.DataFrame:
-    """Losses that zero ablation of each FFN of `train_decoder(*given)` adds, on up to `most` odd
-    windows of each text: experiment ("without FFN 3"), text, loss."""
-    widths, shape, _, tests, recipe, start, *_ = given
-    model = trained_decoder(train_decoder(*given), widths, shape)
+@kept("ablated FFNs of decoders", 1, **DECODER, **TRAINED, most="windows of each text at most")
+def ablated_decoder(
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: Recipe,
+    start: str,
+    marks: tuple[int, ...],
+    curve: bool,
+    most: int,
+) -> pd.DataFrame:
+    """Losses that zero ablation of each FFN of a trained decoder adds, on up to `most` odd windows
+    of each text: layer, text, added_loss in nats a token."""
+    trained = train_decoder(widths, shape, data, tests, recipe, start, marks, curve)
+    model = trained_decoder(trained, widths, shape)
     subject = as_subject(model, name="a trained decoder")
     nothing = zero_ablation(subject)
     rows: list[dict] = []
     for text, windows in tests.items():
         odd = windows[windows.document % 2 == 1]
         some = odd[:: max(1, len(odd) // most)][:most]
-        swept = sweep(subject, some, nothing)
+        swept = token_sweep(subject, some, nothing)
         for layer in nothing:
             added = float((swept.swapped[layer] - swept.base).mean())
-            rows.append({"experiment": f"without FFN {layer}", "text": text, "loss": added})
-    setting = f"widths {' '.join(map(str, widths))}, start {start}, rate {recipe.lr:g}"
-    row = dict(setting=setting, seed=recipe.seed, step=recipe.steps, half="odd")
-    digest = ablate_decoder.recipe(given, most)
-    keep_rows("decoder", digest, [one | row for one in rows])
+            rows.append({"layer": layer, "text": text, "added_loss": added})
     return pd.DataFrame(rows)
 
 
@@ -267,10 +272,9 @@ Job = tuple[Lab, Sequence[int], int, Sequence[float]]
 
 
 def train_all(jobs: Sequence[Job]) -> None:
-    """Train what data/runs does not have yet: small decoders many at once on a GPU, else a process
+    """Train what is not kept yet: small decoders many at once on a GPU, else a process
     for each core; what is done stays when it is stopped."""
-    known = set(kept_rows("decoder").digest)
-    missing = [job for job in jobs if not known.issuperset(_digests(job))]
+    missing = [job for job in jobs if not _is_trained(job)]
     if missing and torch.cuda.is_available() and not missing[0][0].bfloat16:
         train_at_once(missing)
     elif missing:
@@ -293,7 +297,7 @@ def train_at_once(jobs: Sequence[Job]) -> None:
 
 def _train_side_by_side(jobs: Sequence[Sequence[tuple]]) -> None:
     """Train jobs [model][branch], the arguments of `train_decoder`, and keep their rows."""
-    models = []
+    models, began = [], time.process_time()
     for (widths, shape, _, _, recipe, start, *_), *_ in jobs:
         models.append(build_decoder(widths, shape, start=start, seed=recipe.seed))
     _, _, data, tests, *_ = jobs[0][0]
@@ -302,19 +306,21 @@ def _train_side_by_side(jobs: Sequence[Sequence[tuple]]) -> None:
         read = {text: decoders.read(windows.tokens) for text, windows in tests.items()}
         curves = trained.T.tolist()
         for k, branches in enumerate(jobs):
-            widths, _, _, _, recipe, start, _, curve = branches[branch]
+            *_, recipe, _, _, curve = branches[branch]
             losses = {text: of_text[k].numpy() for text, of_text in read.items()}
-            rows = _rows(widths, tests, recipe, start, losses, curves[k] if curve else ())
-            keep_rows("decoder", train_decoder.recipe(*branches[branch]), rows)
+            table = _losses(tests, recipe.steps, losses, curves[k] if curve else ())
+            seconds = (time.process_time() - began) / len(jobs)
+            decoder_losses.keep(table, seconds, *branches[branch])
 
     schedules = [[branches[b][4] for branches in jobs] for b in range(len(jobs[0]))]
     train_together(models, data, schedules, keep)
 
 
-def _digests(job: Job) -> list[str]:
-    """What data/runs calls the branches of a job."""
+def _is_trained(job: Job) -> bool:
+    """Whether each branch of a job is kept."""
     lab, widths, seed, passes = job
-    return [train_decoder.recipe(*lab._given(widths, seed, p)) for p in passes]
+    branches = [lab._given(widths, seed, p) for p in passes]
+    return all(decoder_losses.found(*given) is not None for given in branches)
 
 
 def _train_one(job: Job) -> None:
@@ -326,76 +332,6 @@ def _train_one(job: Job) -> None:
 def scatter(gains: np.ndarray) -> float:
     """Standard deviation over seeds of a paired difference, [seeds]; nan for a single seed."""
     return float(np.std(gains, ddof=1)) if len(gains) > 1 else float("nan")
-
-
-def does_width_pay(doubling: np.ndarray) -> str:
-    """What doubling all widths gains, [seeds], nats, and whether that is ten times its scatter over
-    seeds, as was asked for beforehand."""
-    words = f"Doubling all widths gains {doubling.mean():.3f} nats"
-    if len(doubling) < 2:
-        return f"{words}; one seed has no scatter."
-    times = doubling.mean() / scatter(doubling)
-    reached = "reached" if times >= 10 else "not reached"
-    return f"{words}, {times:.1f} times its SD over seeds; ten times were asked for: {reached}."
-
-
-def visible(gains: np.ndarray) -> str:
-    """The smallest effect that would be seen in a paired difference, [seeds], in nats."""
-    interval = over_seeds(gains)
-    half_width = interval.high - interval.value
-    return f"{half_width:.3f}" if np.isfinite(half_width) else ""
-
-
-def judge_gain(
-    run,
-    id: str,
-    here: np.ndarray,
-    control: np.ndarray,
-    others: Mapping[str, np.ndarray] | None = None,
-    level: float = 0.95,
-) -> None:
-    """Judge a row by a gain: the control's losses [seeds] less those here; `level` of its interval,
-    1 - 0.05 / k where k rows are judged together. `others`: the same gain under other recipes,
-    {name: [seeds]}; the row's line gives each, the outcome says where the sign turns, or where
-    alone a gain is visible."""
-    gain = over_seeds(control - here, level)
-    elsewhere = {name: over_seeds(values, level) for name, values in (others or {}).items()}
-    expected = -1 if compare.rows().loc[id].side == "less" else 1
-    note, turns = under_other_recipes(gain, elsewhere, expected)
-    run.compare(id, gain, over_seeds(control), gain, note=note, turns=turns)
-
-
-def under_other_recipes(
-    gain: Interval, others: Mapping[str, Interval], expected: int
-) -> tuple[str, str]:
-    """A gain under other recipes in words; and those with which its sign turns, where both exclude
-    0 on different sides, with which alone it is visible (as the row says, whose sign is
-    `expected`, or the other way), or with which it is not."""
-    words, turned = [], []
-    seen = {"as stated": [], "the other way": []}
-    for name, other in others.items():
-        value = f"{other.value:+.3f}".replace("-", "−")
-        half_width = f" ± {other.high - other.value:.3f}" if np.isfinite(other.high) else ""
-        words.append(f"{name} {value}{half_width}")
-        if _sign(gain) * _sign(other) < 0:
-            turned.append(name)
-        if _sign(other):
-            way = "as stated" if _sign(other) == expected else "the other way"
-            seen[way].append(f"{name} ({value})")
-    turns = ""
-    if turned:
-        turns = f"the sign turns with {', '.join(turned)}"
-    elif not _sign(gain):
-        ways = [f"{way} with {', '.join(names)}" for way, names in seen.items() if names]
-        turns = "; ".join(ways)
-    elif unseen := [name for name, other in others.items() if not _sign(other)]:
-        turns = f"not visible with {', '.join(unseen)}"
-    return "; ".join(words), turns
-
-
-def _sign(gain: Interval) -> int:
-    """1 or -1 where an interval excludes 0, else 0."""
-    return int(gain.low > 0) - int(gain.high < 0)
 
 
 @dataclass(frozen=True)
@@ -412,7 +348,7 @@ class _Size:
 
 def open_lab(run, corpus: str | None = None) -> Lab:
     """The texts, shape and recipe of a run's profile: on a mixture of three texts, or on one
-    `corpus`. The laptop profile has what `study` has, for it reads the rows in data/runs; on
+    `corpus`. The laptop profile has what `study` has, for it finds what is kept; on
     another corpus it trains briefly."""
     tiny = _Size(d=16, heads=2, d_ff=32, n_ctx=16, vocab=300, batch=4)
     small = _Size(d=32, heads=2, d_ff=80, n_ctx=64, vocab=512, batch=16)

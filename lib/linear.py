@@ -5,19 +5,22 @@ over 20 times as long as the block's median. Least squares bends to them, so a p
 nothing else; a repaired map is fitted on all other positions and keeps the FFN on them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, partial, reduce
 from itertools import accumulate
 
 import numpy as np
+import pandas as pd
 import torch
 from tqdm import tqdm
 
-from lib.affine import AffineMap, RepairedMap, constant
-from lib.cache import step
+from lib.affine import AffineMap, Handle, RepairedMap, constant
+from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import forward
+from lib.kept import kept
+from lib.keys import seal
 from lib.model import Subject
 from lib.moments import BlockSample, Moments, collect, join
 from lib.stats import Interval, intervals, sums
@@ -44,7 +47,8 @@ class Fits:
     condition: np.ndarray
     """[blocks, 2]: largest over smallest eigenvalue of the input covariance; then without the
     smallest"""
-    recipe: str | None = None
+    provenance: str | None = None
+    """which fit it is, for keys"""
 
     @property
     def plain(self) -> dict[int, AffineMap]:
@@ -58,10 +62,25 @@ class Fits:
         return {**self.plain, **self.mended}
 
 
-@step(version=1)
 def fit_maps(subject: Subject, windows: Windows) -> Fits:
     """Each FFN's affine map in closed form, from one pass over `windows`; also on their first
     eighth, quarter and half, for the learning curve. Raises InputError below 8 windows."""
+    with subject.unchanging():
+        key, fits = _fit_maps.key(subject, windows), _fit_maps(subject, windows)
+    if key is None:
+        return fits
+    words = f"{key.name} {key.digest}"
+    for n_positions, maps in fits.at_budget.items():
+        for b, affine in maps.items():
+            seal(affine, f"{words} on {n_positions} positions, block {b}")
+    for b, affine in fits.mended.items():
+        seal(affine, f"{words}, FFN kept at massive activations, block {b}")
+    return replace(fits, provenance=words)
+
+
+@cached("affine maps", 1, subject="model", windows="text")
+def _fit_maps(subject: Subject, windows: Windows) -> Fits:
+    """`fit_maps` itself."""
     if len(windows) < 8:
         raise InputError(
             f"{windows.name}: {len(windows)} windows are too few to fit maps: give at least 8."
@@ -98,6 +117,115 @@ def fit_maps(subject: Subject, windows: Windows) -> Fits:
     return Fits(at_budget, mended, limit, massive_share, variance_ratio, condition)
 
 
+@dataclass(frozen=True, eq=False)
+class AffineFit:
+    """What can take each FFN's place, fitted on one sample of text when it is first used."""
+
+    maps: dict[int, Handle]
+    """{block: affine map}: least squares over all positions"""
+    massive_kept: dict[int, Handle]
+    """{block: affine map} of blocks with massive activations, fitted without these, which stay with
+    the FFN"""
+    mean_output: dict[int, Handle]
+    """{block: the FFN's mean output}"""
+    facts: pd.DataFrame
+    """block; massive: share of its positions that are; limit: the output norm beyond which; largest
+    over median variance of the output features; condition of the input covariance, and without its
+    smallest eigenvalue"""
+    windows: Windows
+    provenance: str | None
+    """which fit it is, for keys"""
+
+    @property
+    def massive_blocks(self) -> list[int]:
+        """Blocks with massive activations in the fit text."""
+        return [*self.massive_kept]
+
+
+def fit(subject: Subject, windows: Windows) -> AffineFit:
+    """Affine maps of every FFN, those that leave massive activations to the FFN, and mean outputs.
+
+    What is known of them at once is kept (`facts`); weights are fitted when they are first used.
+    Raises InputError below 8 windows.
+    """
+    facts = fit_facts(subject, windows)
+    key = _fit_maps.key(subject, windows)
+    said = key and f"{_fit_maps.version}, of {subject.provenance} on {windows.provenance}"
+    fits = cache(lambda: fit_maps(subject, windows))
+    means = cache(lambda: mean_ablation(subject, windows))
+
+    def handles(what: str, blocks: Sequence[int], module_of: Callable) -> dict[int, Handle]:
+        of_block = {b: said and f"{what} of block {b}; {said}" for b in blocks}
+        return {b: Handle(of_block[b], partial(module_of, b)) for b in blocks}
+
+    every, massive = [*facts.block], [*facts.block[facts.is_massive]]
+    return AffineFit(
+        handles("affine map", every, lambda b: fits().plain[b]),
+        handles("affine map, FFN kept at massive activations", massive, lambda b: fits().mended[b]),
+        handles("mean output", every, lambda b: means()[b]),
+        facts,
+        windows,
+        said,
+    )
+
+
+@kept("facts of fits", 1, subject="model", windows="text")
+def fit_facts(subject: Subject, windows: Windows) -> pd.DataFrame:
+    """What is known of a fit of every FFN: see AffineFit.facts."""
+    fits = fit_maps(subject, windows)
+    return pd.DataFrame(
+        {
+            "block": range(len(subject)),
+            "massive": fits.massive,
+            "is_massive": [b in fits.mended for b in range(len(subject))],
+            "limit": fits.limit.astype(float),
+            "variance_ratio": fits.variance_ratio,
+            "condition": fits.condition[:, 0],
+            "condition_without_smallest": fits.condition[:, 1],
+        }
+    )
+
+
+@kept("errors of affine maps", 1, subject="model", windows="test text", fit="maps")
+def errors(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
+    """Squared errors of a fit's maps on unseen windows, summed by block and document.
+
+    error: Σ‖y-ŷ‖²; spread: Σ‖y-ȳ‖² about each feature's mean; spread_scalar: about one mean over
+    all positions and features (Whipp's figures); error_off_massive and spread_off_massive: of the
+    maps that leave massive activations to the FFN, off these; positions: how many there are.
+    """
+    scores = score(subject, windows, fit_maps(subject, fit.windows))
+    by_block = {
+        "error": scores.error["plain"],
+        "spread": scores.total,
+        "spread_scalar": scores.total_scalar,
+        "error_off_massive": scores.error["bulk"],
+        "spread_off_massive": scores.total_bulk,
+        "positions": np.full(scores.total.shape, scores.norm.shape[-1]),
+    }
+    documents = np.unique(scores.document)
+    columns = {name: sums(v[..., None], scores.document).ravel() for name, v in by_block.items()}
+    index = pd.MultiIndex.from_product(
+        [range(len(subject)), documents], names=["block", "document"]
+    )
+    return pd.DataFrame(columns, index=index).reset_index()
+
+
+def r2(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
+    """How well each block's map fits on unseen windows, a row a block: held-out R² about each
+    feature's mean, about one scalar mean (Whipp's figures) and off massive activations, and the
+    root mean square of the error's entries."""
+    total = errors(subject, windows, fit).groupby("block").sum()
+    return pd.DataFrame(
+        {
+            "r2": 1 - total.error / total.spread,
+            "r2_scalar_mean": 1 - total.error / total.spread_scalar,
+            "r2_off_massive": 1 - total.error_off_massive / total.spread_off_massive,
+            "rms_error": np.sqrt(total.error / (total.positions * subject.d_model)),
+        }
+    ).reset_index()
+
+
 def _pieces(subject: Subject, windows: Windows) -> list[list[BlockSample]]:
     """Five consecutive pieces of the windows, each a cached step and a sample for each block. The
     first one to five of them together are an eighth, a quarter, a half, three quarters and all."""
@@ -117,11 +245,11 @@ def gather(subject: Subject, windows: Windows) -> list[BlockSample]:
 
 def mean_ablation(subject: Subject, windows: Windows) -> dict[int, AffineMap]:
     """{block: map}: in each FFN's place its mean output on `windows`."""
-    made_of = subject.recipe_now
+    made_of = subject.provenance
     means = {}
     for b, sample in enumerate(gather(subject, windows)):
-        recipe = made_of and f"mean of block {b} on {windows.recipe} of {made_of}"
-        means[b] = constant(sample.moments.mean_y.float(), recipe)
+        words = made_of and f"mean output of block {b} of {made_of} on {windows.provenance}"
+        means[b] = constant(sample.moments.mean_y.float(), words)
     return means
 
 
@@ -264,7 +392,7 @@ class _FeatureSums:
         return self.square - 2 * self.total * mean + count * mean**2
 
 
-@step(version=2)
+@cached("scores of affine maps", 2, subject="model", windows="text", fits="maps")
 def score(subject: Subject, windows: Windows, fits: Fits) -> Scores:
     """Score the maps of `fits` on `windows`, whose documents they have not seen, in one pass."""
     largest = max(fits.at_budget)

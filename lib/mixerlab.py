@@ -8,17 +8,43 @@ import pandas as pd
 import torch
 from torch import nn
 
-from lib.cache import step
+from lib.cache import cached
 from lib.errors import InputError
+from lib.kept import kept
 from lib.mixing import MODELS, check_model_kind
 from lib.ngram import KneserNey
-from lib.runs import in_parallel, keep_rows, kept_rows, losses_by_half
+from lib.parallel import in_parallel, losses_by_half
 from lib.swap import next_token_losses
 from lib.text import Windows, cut_windows, load_corpus
 from lib.train import Recipe, train, train_tokenizer
 
+MIXER = dict(
+    kind="mixer",
+    width="width",
+    vocab="vocabulary",
+    data="training text",
+    tests="test texts",
+    recipe="training",
+    marks="read at steps",
+)
+"""what the arguments of a training are called in keys"""
 
-@step(version=1)
+
+@kept("mixers", 1, **MIXER)
+def mixer_losses(
+    kind: str,
+    width: int,
+    vocab: int,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: Recipe,
+    marks: tuple[int, ...],
+) -> pd.DataFrame:
+    """What `train_mixer` gave: text, half of its documents, step, loss in nats a token."""
+    return train_mixer(kind, width, vocab, data, tests, recipe, marks)["losses"]
+
+
+@cached("mixer", 1, **MIXER)
 def train_mixer(
     kind: str,
     width: int,
@@ -34,9 +60,6 @@ def train_mixer(
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         torch.manual_seed(recipe.seed)
         model = MODELS[kind](vocab, data.tokens.shape[1], width)
-    digest = train_mixer.recipe(kind, width, vocab, data, tests, recipe, marks)
-    row = dict(experiment="mixer", setting=f"{kind}, width {width}, rate {recipe.lr:.2g}")
-    row["seed"] = recipe.seed
     rows: list[dict] = []
 
     def look(at: int, _) -> None:
@@ -46,11 +69,10 @@ def train_mixer(
             with torch.no_grad():
                 for tokens in windows.tokens.to(device).split(64):
                     parts.append(next_token_losses(model(tokens).logits, tokens).cpu())
-            found = losses_by_half(torch.cat(parts).numpy(), windows, step=at, **row)
+            found = losses_by_half(torch.cat(parts).numpy(), windows, step=at)
             rows.extend(one | {"text": text} for one in found)
 
     train(model, data, recipe, look=look, at=marks)
-    keep_rows("mixer", digest, rows)
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
     return {"losses": pd.DataFrame(rows)[["text", "half", "step", "loss"]]} | weights
 
@@ -73,13 +95,8 @@ class MixerLab:
 
     def train(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token, after each
-        third of its steps. What was trained earlier comes from data/runs."""
-        given = self._given(kind, width, lr, seed, share)
-        digest = train_mixer.recipe(*given)
-        rows = kept_rows("mixer", digest) if digest else ()
-        if len(rows):
-            return rows[["text", "half", "step", "loss"]]
-        return train_mixer(*given)["losses"]
+        third of its steps. What was trained earlier is kept."""
+        return mixer_losses(*self._given(kind, width, lr, seed, share))
 
     def model(self, kind: str, width: int, lr: float, seed: int) -> nn.Module:
         """The model that `train` trained; it is trained again unless it is in the cache."""

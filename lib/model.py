@@ -7,9 +7,8 @@ only child that maps [.., d] to [.., d] position by position.
 
 import contextlib
 import copy
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from lib.assets import EMBEDDED, embedded_folder
 from lib.errors import InputError
+from lib.keys import fingerprint, own
 from lib.names import PRESETS, RANDOM, TINY, check_model
 from lib.text import start_token
 
@@ -57,22 +57,35 @@ class Subject:
     tokenizer: object
     blocks: tuple[Block, ...]
     layers_return_tuples: bool
-    recipe: str | None = None
-    """how its weights came about, for the cache; None for a model in memory"""
-    versions: int = 0
-    """of its weights when it was loaded (see `recipe_now`)"""
+    loaded_as: str | None = None
+    """which model it is, for keys; None for a model in memory"""
+    loaded: str | None = None
+    """its fingerprint when it was loaded (see `provenance`)"""
     start_token: int | None = None
     """what its tokenizer by itself puts in front of a text (Gemma, Llama, Mistral), and lib.text in
     front of every window; its prediction is not scored"""
 
     @property
-    def recipe_now(self) -> str | None:
-        """`recipe`, or None once its weights are trained or changed, or an FFN is swapped: then it
-        is no longer the model of that name, and nothing of it is kept or found in the cache."""
-        trained = any(p.requires_grad for p in self.model.parameters())
-        changed = weight_versions(self.model) != self.versions
-        swapped = any(b.ffn is not b.original for b in self.blocks)
-        return None if trained or changed or swapped else self.recipe
+    def provenance(self) -> str | None:
+        """Which model it is, for keys; None for one in memory, and once anything was changed that
+        decides what it computes: values, modules, hooks, settings, precision or mode."""
+        if self.loaded_as is None:
+            return None
+        if self in _UNCHANGING:
+            return self.loaded_as
+        return self.loaded_as if fingerprint(self.model, whole=True) == self.loaded else None
+
+    @contextlib.contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """While open, the model is not looked at again: its weights are read once for many keys."""
+        if self in _UNCHANGING or self.provenance is None:
+            yield
+            return
+        _UNCHANGING.append(self)
+        try:
+            yield
+        finally:
+            _UNCHANGING.remove(self)
 
     @property
     def n_start(self) -> int:
@@ -100,9 +113,8 @@ class Subject:
         )
 
 
-def weight_versions(model: nn.Module) -> int:
-    """How often the weights were changed in place; PyTorch counts it."""
-    return sum(p._version for p in model.parameters())
+_UNCHANGING: list[Subject] = []
+"""those that a measurement is looking at, which does not change them"""
 
 
 def load_subject(
@@ -154,13 +166,15 @@ def load_subject(
             f"the tokenizer of model {name!r} knows no tokens: put its tokenizer.json beside the "
             "weights."
         )
-    recipe = f"{_how_made(plain, folder)} {dtype}"
-    return as_subject(
-        model,
-        tokenizer,
-        Path(plain).name + (RANDOM if untrained else ""),
-        f"{recipe} random {seed}" if untrained else recipe,
-    )
+    subject = as_subject(model, tokenizer, Path(plain).name + (RANDOM if untrained else ""))
+    loaded = fingerprint(model, whole=True)
+    precision = "" if dtype == torch.float32 else f" in {dtype}".replace("torch.", "")
+    loaded_as = f"{_which(plain, folder, loaded)}{precision}"
+    if untrained:
+        loaded_as += f", weights drawn with seed {seed}"
+    for block in subject.blocks:
+        own(block.original, f"FFN of block {block.index} of {loaded_as}")
+    return replace(subject, loaded_as=loaded_as, loaded=loaded)
 
 
 def _draw(folder: Path, seed: int) -> PreTrainedModel:
@@ -184,16 +198,15 @@ def _misfit(loading: dict) -> list[str]:
     ]
 
 
-def _how_made(name: str, folder: Path) -> str:
-    """How a model's weights came about: what comes out of a pinned package is known by its name, a
-    committed model by its weights, any other folder by its files."""
+def _which(name: str, folder: Path, loaded: str | None) -> str:
+    """Which model it is, the same on every machine: what comes out of a pinned package is known by
+    its name, one of the hub by its commit, any other folder by what is in it."""
     if name in EMBEDDED:
         return name
-    if folder.parent == TINY:
-        weights = (folder / "model.safetensors").read_bytes()
-        return f"{name} {hashlib.sha256(weights).hexdigest()[:16]}"
-    files = sorted(p for p in folder.glob("*.*") if p.is_file())
-    return f"{folder} {[(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]}"
+    if folder.parent.name == "snapshots":  # models--owner--name/snapshots/commit
+        owner_and_name = folder.parents[1].name.removeprefix("models--").replace("--", "/")
+        return f"{owner_and_name} at {folder.name}"
+    return f"{folder.name} {loaded}"
 
 
 def _folder(name: str) -> Path:
@@ -228,9 +241,7 @@ def _quiet():
         transformers.utils.logging.enable_progress_bar()
 
 
-def as_subject(
-    model: PreTrainedModel, tokenizer=None, name: str = "model", recipe: str | None = None
-) -> Subject:
+def as_subject(model: PreTrainedModel, tokenizer=None, name: str = "model") -> Subject:
     """View an already loaded model as a Subject. Raises InputError if its weights are not finite,
     or its blocks or FFNs are not recognised."""
     model.eval().requires_grad_(False)
@@ -249,8 +260,8 @@ def as_subject(
     for index, layer in enumerate(find_layers(model)):
         ffn_name = find_ffn(layer, d, index)
         blocks.append(Block(index, layer, ffn_name, d, getattr(layer, ffn_name), n_start))
-    tuples, versions = _confirm(model, blocks), weight_versions(model)
-    return Subject(name, model, tokenizer, tuple(blocks), tuples, recipe, versions, start)
+    tuples = _confirm(model, blocks)
+    return Subject(name, model, tokenizer, tuple(blocks), tuples, start_token=start)
 
 
 def copy_of(subject: Subject) -> Subject:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lib.affine import AffineMap
-from lib.cache import step
+from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import forward
 from lib.model import Subject
@@ -158,7 +158,7 @@ class _SampleBuilder:
         return BlockSample(self.moments, norm, heavy, x, y)
 
 
-@step(version=1)
+@cached("moments of FFNs", 1, subject="model", windows="text")
 def collect(subject: Subject, windows: Windows) -> list[BlockSample]:
     """A sample of every FFN on `windows`, in one pass."""
     builders = [_SampleBuilder() for _ in subject.blocks]

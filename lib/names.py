@@ -30,6 +30,8 @@ PROFILES = {
         seq_len=256, map_tokens=30_720, gate_tokens=30_720, test_documents=60, test_windows=2,
     ),
 }  # fmt: skip
+COMMITTED = ("smollm2-135m", "gemma-3-270m")
+"""models whose runs are committed: the first one's pages, the others' tables beside them"""
 TINY = Path(__file__).resolve().parents[1] / "data" / "models"
 RANDOM = ":random"
 PRESETS = {

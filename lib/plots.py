@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
 
 SUBJECT = "#000000"  # the run's own model
@@ -116,6 +117,27 @@ def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> No
     """Each point's name beside it."""
     for at_x, at_y, name in zip(x, y, names):
         ax.annotate(str(name), (at_x, at_y), (4, 3), textcoords="offset points", fontsize=9)
+
+
+def by_depth(table: pd.DataFrame, y: str, hue: str, ax: plt.Axes, style: str | None = None) -> None:
+    """Lines along depth from a tidy table with a column `block`."""
+    palette = list(COLOURS[: table[hue].nunique()])
+    sns.lineplot(table, x="block", y=y, hue=hue, style=style, palette=palette, lw=1.6, ax=ax)
+    block_axis(ax, int(table.block.max()) + 1)
+
+
+def plain_ticks(*axes: mpl.axis.Axis) -> None:
+    """Numbers as 0.1 rather than powers of ten."""
+    for axis in axes:
+        axis.set_major_formatter("{x:g}")
+
+
+def identity(ax: plt.Axes, text: str) -> None:
+    """The line on which both axes are equal, with its name."""
+    ends = max(ax.get_xlim()[0], ax.get_ylim()[0]), min(ax.get_xlim()[1], ax.get_ylim()[1])
+    ax.plot(ends, ends, color="#999999", lw=1, zorder=0)
+    beside = dict(textcoords="offset points", ha="right", color="#777777", fontsize=10)
+    ax.annotate(text, (ends[1], ends[1]), (-6, -12), **beside)
 
 
 def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> None:

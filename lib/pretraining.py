@@ -5,14 +5,23 @@ from dataclasses import replace
 
 import torch
 
-from lib.cache import step
+from lib.cache import cached
 from lib.decoder import SILENT_STARTS, Decoder, Shape, build_decoder
 from lib.swap import next_token_losses
 from lib.text import Windows
 from lib.train import Recipe, train
 
+DECODER = dict(
+    widths="FFN widths",
+    shape="shape",
+    data="training text",
+    recipe="training",
+    start="start of the weights",
+)
+"""what the arguments of a training are called in keys"""
 
-@step(version=1)
+
+@cached("trunk of decoders", 1, marks="states at steps", compiled="compiled", **DECODER)
 def trunk(
     marks: tuple[int, ...],
     widths: list[int],
@@ -32,7 +41,16 @@ def trunk(
     return _state_at(marks[-1], widths, shape, data, recipe, start, begin, compiled)
 
 
-@step(version=1)
+@cached(
+    "decoders before their FFNs learn",
+    1,
+    n_layers="layers",
+    shape="shape",
+    data="training text",
+    recipe="training",
+    start="start of the weights",
+    compiled="compiled",
+)
 def stem(
     n_layers: int, shape: Shape, data: Windows, recipe: Recipe, start: str, compiled: bool
 ) -> dict:

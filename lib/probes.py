@@ -4,18 +4,21 @@ are trained, and the conjunction index (Whipp §3.2, §3.3, §5.3, §5.5)."""
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.affine import AffineMap
-from lib.cache import step
+from lib.affine import AffineMap, Handle
+from lib.cache import cached
 from lib.errors import InputError, unknown
 from lib.hooks import Rows
+from lib.kept import kept
+from lib.keys import seal
 from lib.stats import Interval, ratio, sums
 
 START = -2.0  # initial log gate: exp(-2) = 0.135 (Whipp §5.3)
@@ -131,7 +134,8 @@ class Fitted:
     """[2, n]: mean cosine of ŷ and y on each test window, of the last weights and the affine map"""
     gate: tuple[float, float]
     """mean exp(quad_scale) at the start and at the best checkpoint; nan without products"""
-    recipe: str | None = None
+    provenance: str | None = None
+    """which training it is, for keys"""
 
     @property
     def module(self) -> nn.Module:
@@ -147,8 +151,7 @@ class Fitted:
         module = build(self.kind, self.d)
         module.load_state_dict(state)
         module.requires_grad_(False).eval()
-        module.recipe = self.recipe and f"{self.recipe} {which}"
-        return module
+        return seal(module, self.provenance and f"{self.provenance}, {which}")
 
     @property
     def chosen_error(self) -> np.ndarray:
@@ -166,7 +169,6 @@ class Fitted:
         return ratio(saved, sums(self.total[:, None], document), level=level)
 
 
-@step(version=3)
 def fit_probe(
     rows: Rows,
     block: int,
@@ -187,6 +189,110 @@ def fit_probe(
     of the residual's variance by a random rank-16 product, in both texts: a world where there is
     something to find. Raises InputError for an unknown kind.
     """
+    given = (rows, block, affine, kind, steps, seed, start, planted)
+    key = _fit_probe.key(*given)
+    return replace(_fit_probe(*given), provenance=key and f"{key.name} {key.digest}")
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """A candidate after its last step, and its errors; it is trained when it is first used."""
+
+    module: Handle
+    errors: pd.DataFrame
+    """by test document: error, that of the closed form, spread (Σ‖y-ȳ‖² about each feature's
+    mean)"""
+
+    @property
+    def r2(self) -> float:
+        """Held-out R² after the last step."""
+        return float(1 - self.errors.error.sum() / self.errors.spread.sum())
+
+    @property
+    def r2_closed_form(self) -> float:
+        """That of the affine map in closed form, on the same rows."""
+        return float(1 - self.errors.error_closed_form.sum() / self.errors.spread.sum())
+
+
+def train_probe(
+    rows: Rows,
+    block: int,
+    affine: nn.Module,
+    kind: str,
+    steps: int,
+    seed: int = 42,
+    start: Literal["closed form", "random"] = "closed form",
+) -> Probe:
+    """A candidate trained as in `fit_probe`, as it is after its last step."""
+    given = (rows, block, affine, kind, steps, seed, start)
+    key = _fit_probe.key(*given)
+    said = None
+    if key is not None:
+        made_of = ", ".join(f"{name}: {words}" for name, words in key.words.items())
+        said = f"{_fit_probe.version} after its last step: {made_of}"
+    return Probe(Handle(said, lambda: fit_probe(*given).module_at_end), probe_errors(*given))
+
+
+@kept(
+    "errors of probes",
+    1,
+    rows="rows",
+    block="block",
+    affine="affine map",
+    kind="kind",
+    steps="steps",
+    seed="seed",
+    start="start",
+)
+def probe_errors(
+    rows: Rows,
+    block: int,
+    affine: nn.Module,
+    kind: str,
+    steps: int,
+    seed: int = 42,
+    start: str = "closed form",
+) -> pd.DataFrame:
+    """See Probe.errors."""
+    fitted = fit_probe(rows, block, affine, kind, steps, seed, start)
+    document = rows.test.document
+
+    def by_document(of_window: np.ndarray) -> np.ndarray:
+        return sums(of_window[:, None], document)
+
+    return pd.DataFrame(
+        {
+            "document": np.unique(document),
+            "error": by_document(fitted.error[-1]),
+            "error_closed_form": by_document(fitted.linear),
+            "spread": by_document(fitted.total),
+        }
+    )
+
+
+@cached(
+    "probe",
+    3,
+    rows="rows",
+    block="block",
+    affine="affine map",
+    kind="kind",
+    steps="steps",
+    seed="seed",
+    start="start",
+    planted="planted share",
+)
+def _fit_probe(
+    rows: Rows,
+    block: int,
+    affine: AffineMap,
+    kind: str,
+    steps: int,
+    seed: int = 42,
+    start: Literal["closed form", "random"] = "closed form",
+    planted: float = 0.0,
+) -> Fitted:
+    """`fit_probe` itself."""
     if kind not in (*FROZEN, *WHOLE):
         raise unknown("candidate", kind, [*FROZEN, *WHOLE])
     if steps < 1 or not 0 <= planted <= 1:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lib.affine import AffineMap
-from lib.cache import step
+from lib.cache import cached
 from lib.hooks import forward
 from lib.linear import Fits, bulk_moments, gather
 from lib.model import Subject
@@ -30,7 +30,7 @@ def through(moments: Moments, v: torch.Tensor) -> AffineMap:
     return AffineMap(weight.float(), (moments.mean_y - moments.mean_x @ weight).float())
 
 
-@step(version=1)
+@cached("maps by rank", 1, subject="model", windows="text", first="from", stop="to")
 def cut_maps(subject: Subject, windows: Windows, first: int, stop: int) -> dict[int, AffineMap]:
     """{block: map}: each FFN's least-squares map through its output directions `first` to `stop`
     - 1 alone, all others at their mean; (0, k) is the rank-k regression."""
@@ -66,7 +66,9 @@ class _BlockMap(NamedTuple):
         return _BlockMap(*(part.to(device) for part in self))
 
 
-@step(version=2)
+@cached(
+    "gains by rank", 2, subject="model", fit="fit text", test="test text", fits="maps", bulk="bulk"
+)
 def rank_gains(
     subject: Subject, fit: Windows, test: Windows, fits: Fits, bulk: bool = False
 ) -> dict[str, np.ndarray]:

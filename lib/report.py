@@ -1,56 +1,55 @@
-"""One run of a notebook: its parameters checked, its budgets, tables, figures, comparisons."""
+"""One run of a notebook: its parameters checked, its budgets, tables, figures, claims."""
 
 import ast
 import json
 import os
 import platform
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import torch
 import transformers
 from IPython import get_ipython
-from IPython.display import HTML, Image, Markdown, display, update_display
+from IPython.display import Image, Markdown, display
 
-from lib import plots
+from lib import kept, paper, plots
 from lib.cache import COST
-from lib.compare import (
-    Comparison,
-    as_table,
-    compare,
-    from_table,
-    in_words,
-    key_to,
-    markdown_table,
-)
 from lib.errors import InputError, unknown
 from lib.files import whole
-from lib.model import Subject
-from lib.names import PROFILES, check_model, label, tiny_models
-from lib.text import DATA, Corpus, Windows, check_corpus, cut_windows, measured_sample
+from lib.model import Subject, load_subject
+from lib.names import COMMITTED, PROFILES, check_model, label, tiny_models
+from lib.stats import Contrast, Interval
+from lib.text import (
+    DATA,
+    Corpus,
+    Windows,
+    check_corpus,
+    cut_windows,
+    load_corpus,
+    measured_sample,
+)
 
 ROOT = DATA.parent
 RENDER = "NONLINEARITY_RENDER"  # set by make render: this run makes what the repository shows
+COMMAND = "NONLINEARITY_COMMAND"  # set by our commands, which take care of a page's words
 MODEL_NOTES = {
     "smollm2-135m": "smollm2-135m (SmolLM2-135M-Instruct, read from a 4-bit file)",
     "gemma-3-270m": "gemma-3-270m (base model, read from a 4-bit file; every window begins with "
     "its start token, which is neither fitted nor scored)",
 }
-SECOND = "gemma-3-270m"
-"""the second model whose tables the committed reports show beside the default's"""
 
 
-class MeasuredText(NamedTuple):
-    """Windows for a measured subject, disjoint by document."""
+class Sample(NamedTuple):
+    """Windows of one text, disjoint by document: to fit on, to choose on, to report on."""
 
-    maps: Windows
-    gates: Windows
+    fit: Windows
+    choose: Windows
     test: Windows
 
 
@@ -64,10 +63,10 @@ class Run:
     corpus: str
     seed: int
     began: float = field(default_factory=time.time)
-    comparisons: list = field(default_factory=list)
-    in_sections: list = field(default_factory=list)
-    """ids of the comparisons that the table at the top leaves to their sections"""
-    main_figure: str | None = None
+    behind: dict = field(default_factory=dict)
+    """documents and fitted tokens behind the tables"""
+    claims: list[dict] = field(default_factory=list)
+    quotes: list[dict] = field(default_factory=list)
 
     def pick(self, smoke, laptop, study, paper):
         """The value for this run's profile, by name: run.pick(smoke=…, laptop=…, …)."""
@@ -91,9 +90,20 @@ class Run:
     @property
     def divisor(self) -> int:
         """By how much token budgets shrink: the second model's at `study` are a third."""
-        return 3 if self.model == SECOND and self.profile == "study" else 1
+        return 3 if self.model in COMMITTED[1:] and self.profile == "study" else 1
 
-    def sample(self, subject: Subject, text: Corpus) -> MeasuredText:
+    def load(self) -> tuple[Subject, Sample]:
+        """The run's model and its windows of the run's text."""
+        subject = load_subject(self.model)
+        sample = self.sample(subject, load_corpus(self.corpus))
+        self.behind = {
+            "documents": sample.test.n_documents,
+            "fitted tokens": sample.fit.n_tokens,
+        }
+        print(subject, *sample, sep="\n")
+        return subject, sample
+
+    def sample(self, subject: Subject, text: Corpus) -> Sample:
         """The run's windows of a text for a measured subject, disjoint by document: for maps, for
         gates and routers, and the one test sample (lib.text.measured_sample)."""
         budget = PROFILES[self.profile]
@@ -108,116 +118,96 @@ class Run:
             return windows.take(min(n_tokens // self.divisor, windows.n_tokens))
 
         n_documents = -(-budget["test_documents"] // self.divisor)
-        return MeasuredText(
+        return Sample(
             up_to(cut("maps"), budget["map_tokens"]),
             up_to(cut("gates"), budget["gate_tokens"]),
             cut("test").per_document(budget["test_windows"], n_documents),
         )
 
-    def table(self, table: pd.DataFrame, name: str, show: bool = True, digits: int = 3) -> None:
-        """Keep a table as <name>.csv among the results, and show it."""
+    def keep(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
+        """Keep a tidy table as <name>.csv among this run's results; the same table comes back."""
         with whole(self.folder / f"{name}.csv") as part:
-            table.to_csv(part, index=False, float_format="%.5g", lineterminator="\n")
-        if show:
-            show_table(table, digits)
+            table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+        table.attrs["name"] = name
+        return table
 
-    def figure(
-        self, figure: plt.Figure, what: str, alt: str, main: bool = False, caption: str = ""
-    ) -> None:
-        """Show a figure, and keep it in figures/ when the committed notebooks are made; `main`
-        shows it under the answer, at the top, with its `caption`. `alt` is one sentence for who
-        does not see it."""
-        shown = self.renders and self.model == PROFILES["study"]["model"]
-        name = f"{self.notebook[:2]}_{what}.png"
-        home = ROOT / "figures" if shown else ROOT / "runs" / "figures" / self.folder.parent.name
-        with whole(home / name) as part:
-            figure.savefig(part, format="png", dpi=160)
-            png = part.read_bytes()
+    def with_committed(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table that was kept, with the same table of the committed models below it (never of
+        this run's own): columns model, profile, documents and fitted tokens tell them apart."""
+        own = {"model": self.model, "profile": self.profile, **self.behind}
+        parts = [table.assign(**own)]
+        for model in self._others():
+            folder = self._committed(model)
+            path = folder / f"{table.attrs['name']}.csv"
+            if path.exists():
+                of_run = json.loads((folder / "provenance.json").read_text())
+                behind = {name: of_run[name] for name in self.behind if name in of_run}
+                parts.append(pd.read_csv(path).assign(model=model, profile="study", **behind))
+        return pd.concat(parts, ignore_index=True)
+
+    def _others(self) -> list[str]:
+        """The committed models beside which this run stands."""
+        return [model for model in COMMITTED if model != self.model]
+
+    def _committed(self, model: str) -> Path:
+        return DATA / "results" / "study" / model / self.notebook
+
+    def figure(self, figure: plt.Figure, what: str, alt: str) -> Image:
+        """A figure to end a cell with, kept in figures/ when the committed notebooks are made.
+        `alt` is one sentence for who does not see it; "main" is shown at the top as well."""
+        png = BytesIO()
+        figure.savefig(png, format="png", dpi=160)
         plt.close(figure)
+        path = self.figure_path(what)
+        with whole(path) as part:
+            part.write_bytes(png.getvalue())
         width = round(figure.get_size_inches()[0] * 80)
-        image = Image(png, width=width, alt=alt)
-        if main:
-            self.main_figure = name
-            update_display(image, display_id="figure")
-            update_display(Markdown(f"*{caption}*" if caption else ""), display_id="caption")
-        else:
-            display(image)
+        return Image(png.getvalue(), width=width, alt=alt)
 
-    def compare(
-        self,
-        id: str,
-        here,
-        control=None,
-        difference=None,
-        blocks=None,
-        note: str = "",
-        turns: str = "",
-        at_top: bool = True,
-    ) -> None:
-        """Judge a row of comparisons.csv (see lib.compare.compare) and show it in one line, which
-        ends in the note; the table at the top has it too, unless the answer does not rest on it."""
-        comparison = compare(id, here, control, difference, blocks, note, turns)
-        if comparison.row.notebook != self.notebook:
-            raise InputError(
-                f"comparison {id} belongs to {comparison.row.notebook}: judge it there."
-            )
-        self.comparisons.append(comparison)
-        if not at_top:
-            self.in_sections.append(id)
-        said = {k: v for k, v in comparison.cells.items() if k != "the paper says"}
-        line = " · ".join(f"{name} {value}" for name, value in said.items())
-        line += f"; {note}" if note else ""
-        display(Markdown(f"{comparison.cells['the paper says']} — {line}"))
+    @property
+    def shown(self) -> bool:
+        """Whether this run's figures are those of the committed page."""
+        return self.renders and self.model == COMMITTED[0] and self.profile == "study"
 
-    def second_table(self, name: str) -> pd.DataFrame | None:
-        """A table of the second model's run of this notebook, where the committed page of the
-        default one is made and it has been run; else None."""
-        path = DATA / "results" / "study" / SECOND / self.notebook / f"{name}.csv"
-        if not self.renders or self.model == SECOND or not path.exists():
-            return None
-        return pd.read_csv(path)
+    def figure_path(self, what: str) -> Path:
+        """Where a figure of this run is kept."""
+        home = ROOT / "figures" if self.shown else self.folder
+        return home / f"{self.notebook[:2]}_{what}.png"
 
-    def _second_model(self) -> dict[str, Comparison]:
-        """{id: row} of the second model, for the committed page of the default one."""
-        path = DATA / "results" / "study" / SECOND / self.notebook / "comparisons.csv"
-        if not self.renders or self.model == SECOND or not path.exists():
-            return {}
-        # Its cell shows the outcome alone.
-        return {c.id: replace(c, why="") for c in from_table(path)}
+    def claim(self, id: str, found: Contrast) -> pd.DataFrame:
+        """Enter what was found for a row of claims.csv; what the table at the top will say of it.
 
-    def _show_comparisons(self) -> None:
-        """Fill the table at the top, and keep all numbers of its rows; a tour has none."""
-        if not self.comparisons:
-            return
-        second = self._second_model()
-        at_top = [c for c in self.comparisons if c.id not in self.in_sections]
-        cells = []
-        for comparison in at_top:
-            row = comparison.cells
-            if second:
-                row[SECOND] = "not run"
-            if there := second.get(comparison.id):
-                row[SECOND] = f"{in_words(there.here, there.row.unit)}, {there.outcome_alone}"
-            cells.append(row)
-        key = key_to([*self.comparisons, *second.values()])
-        if n_below := len(self.in_sections):
-            key += f" {n_below} further comparison{'s' * (n_below > 1)} in the sections."
-        table = f"{markdown_table(cells)}\n\n*{key}*"
-        update_display(Markdown(table), display_id="comparisons")
-        self.table(as_table(self.comparisons), "comparisons", show=False)
+        Raises InputError for an unknown claim and for one of another notebook.
+        """
+        row = paper.claim(id, self.notebook)
+        numbers = {"id": row.id}
+        for name, part in found._asdict().items():
+            if part is not None:
+                ends = {f"{name} low": part.low, f"{name} high": part.high}
+                numbers |= {name: part.value} | ends
+        self.claims = [c for c in self.claims if c["id"] != row.id] + [numbers]
+        cells = {"the paper says": row.claim, "paper": row.paper_prints or "–"}
+        cells |= paper.in_cells(row, found)
+        return pd.DataFrame([cells]).style.hide(axis="index")
 
-    def answer(self, *sentences: str) -> None:
-        """The answer, in one or two computed sentences, shown at the top."""
-        text = " ".join(" ".join(s.split()) for s in sentences)
-        update_display(Markdown(f"> **The answer.** {text}"), display_id="answer")
-        lines = {"notebook": self.notebook, "answer": text, "figure": self.main_figure}
-        with whole(self.folder / "answer.json") as part:
-            part.write_text(json.dumps(lines, ensure_ascii=False, indent=1) + "\n")
+    def quote(self, label: str, value: Interval | float, unit: str = "1") -> pd.DataFrame:
+        """Enter a number that the words at the top quote; all that were entered so far."""
+        number = paper.format_interval(value, unit)
+        self.quotes = [q for q in self.quotes if q["label"] != label]
+        self.quotes.append({"label": label, "value": number})
+        return pd.DataFrame(self.quotes).style.hide(axis="index")
 
-    def end(self, **facts) -> None:
-        """Fill the table at the top, keep it and the provenance beside the tables, and show the
-        latter in one line."""
-        self._show_comparisons()
+    def end(self) -> None:
+        """Keep the run's claims, quotes, provenance and the keys of what it asked for."""
+        for name, rows in (("claims", self.claims), ("quoted", self.quotes)):
+            if rows:
+                self.keep(pd.DataFrame(rows), name)
+        if len(kept.USED.keys):
+            self.keep(kept.USED.keys, "measured")
+        self.provenance(**self.behind)
+
+    def provenance(self, **facts) -> None:
+        """Keep, and show in one line, what this run was made with."""
         facts = {
             "profile": self.profile,
             "model": MODEL_NOTES.get(self.model, self.model),
@@ -229,7 +219,9 @@ class Run:
             else f"CPU, {torch.get_num_threads()} thread(s)",
             "python": platform.python_version(),
             **{p: version(p) for p in ("torch", "transformers", "numpy")},
-            "core-minutes of the steps behind it": round(COST.seconds / 60, 1),
+            "measurements kept": len(kept.USED.kept),
+            "measured now": len(kept.USED.measured),
+            "core-minutes of what was computed": round(COST.seconds / 60, 1),
             "seconds of this run": round(time.time() - self.began),
         }
         with whole(self.folder / "provenance.json") as part:
@@ -237,15 +229,13 @@ class Run:
         display(Markdown("*" + " · ".join(f"{k} {v}" for k, v in facts.items()) + "*"))
 
 
-def top() -> None:
-    """Keep the places of the answer, the figure that shows it and the table of comparisons: a
-    notebook's first call."""
-    for place in ("answer", "figure", "caption", "comparisons"):
-        display(Markdown(""), display_id=place)
-
-
 def start(
-    notebook: str, profile: str, model: str | None, corpus: str | None, seed: int = 42
+    notebook: str,
+    profile: str,
+    model: str | None,
+    corpus: str | None,
+    seed: int = 42,
+    kind: type[Run] = Run,
 ) -> Run:
     """Check a notebook's parameters and begin its run, before any long work.
 
@@ -258,11 +248,19 @@ def start(
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise InputError(f"seed {seed!r} is no whole number from 0 to 2**32 - 1: give one like 42.")
     usual = PROFILES[profile]
-    run = Run(notebook, profile, model or usual["model"], corpus or usual["corpus"], seed)
+    run = kind(notebook, profile, model or usual["model"], corpus or usual["corpus"], seed)
     check_model(run.model)
     check_corpus(run.corpus)
     plots.style()
     transformers.logging.set_verbosity_error()
+    pd.options.display.float_format = lambda value: f"{value:.3g}".replace("-", "−")
+    usual = PROFILES["study"]
+    of_page = (COMMITTED[0], "study", usual["corpus"], 42)
+    if COMMAND not in os.environ and (run.model, profile, run.corpus, seed) != of_page:
+        print(
+            f"here: {run.model} at {profile} on {run.corpus}, seed {seed}. The words in this "
+            f"notebook are about {COMMITTED[0]} at study."
+        )
     return run
 
 
@@ -287,18 +285,3 @@ def _assigned(cell: str) -> set[str]:
             targets = statement.targets
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
     return names
-
-
-def show_table(table: pd.DataFrame, digits: int = 3) -> None:
-    """A table as it should be read: without index, names in words, `digits` significant digits."""
-
-    def in_a_cell(value) -> str:
-        if not isinstance(value, float):
-            return str(value)
-        if np.isnan(value):
-            return ""
-        number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
-        return number.replace("-", "−")
-
-    named = table.rename(columns=lambda column: str(column).replace("_", " "))
-    display(HTML(named.map(in_a_cell).to_html(index=False, border=0)))

@@ -13,7 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from lib.affine import AffineMap
-from lib.cache import step
+from lib.cache import cached, sealed
 from lib.errors import InputError, unknown
 from lib.gates import Gate, Masked, Needs, Routed, check_share
 from lib.hooks import (
@@ -26,6 +26,7 @@ from lib.hooks import (
     slices,
     swap,
 )
+from lib.keys import seal, words_of
 from lib.model import Subject
 from lib.moments import Moments
 from lib.sparse import Thinned
@@ -55,10 +56,18 @@ class Errors:
     """one a block, d + 1 numbers: minus the predicted log error"""
 
 
-@step(version=3)
 def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
     """Fit each block's learned-error router: a ridge regression of the log squared error of its map
     on x, over the positions that are not massive. `maps` has every block."""
+    key = _learn_errors.key(subject, windows, maps)
+    errors = _learn_errors(subject, windows, maps)
+    sealed(errors.routers, key and f"{key.name} {key.digest}")
+    return errors
+
+
+@cached("errors of maps", 3, subject="model", windows="text", maps="maps")
+def _learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
+    """`learn_errors` itself."""
     n_blocks = len(subject)
     inputs: list[list[np.ndarray]] = [[] for _ in range(n_blocks)]
     errors: list[list[np.ndarray]] = [[] for _ in range(n_blocks)]
@@ -124,10 +133,12 @@ def allocate(cost: np.ndarray, share: float) -> np.ndarray:
 class TrueError(nn.Module):
     """The router that knows: the map where its squared error is at most `limit`."""
 
-    def __init__(self, ffn: nn.Module, surrogate: AffineMap, limit: float):
+    def __init__(
+        self, ffn: nn.Module, surrogate: AffineMap, limit: float, words: str | None = None
+    ):
         super().__init__()
         self.ffn, self.surrogate, self.limit = ffn, surrogate, limit
-        self.recipe = surrogate.recipe and f"true error of {surrogate.recipe} below {limit!r}"
+        seal(self, words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.ffn(x) - self.surrogate(x)).square().sum(-1) <= self.limit
@@ -162,19 +173,22 @@ class Routers:
             raise unknown("router", name, NAMES)
         random = np.random.default_rng(self.seed)
         found = {}
-        for b, share in shares.items():
+        for k, (b, share) in enumerate(shares.items()):
             check_share(share)
             ffn = get_block(self.subject, b).original
             if name == "random":
-                router = Masked(random.random(tuple(self.test.tokens.shape)) < share)
+                mask = random.random(tuple(self.test.tokens.shape)) < share
+                router = Masked(mask, f"random share {share!r}, draw {k} of seed {self.seed}")
             elif name == "token":
                 router = self._by_token(b, share)
             elif name == "oracle":
                 limit = float(np.quantile(self.errors.error[b], share)) if share else -1.0
-                router = TrueError(ffn, self.maps[b], limit)
+                words = self._words(f"true error {share!r}", b)
+                router = TrueError(ffn, self.maps[b], limit, words)
             else:
                 gate = self.errors.routers[b] if name == "error" else self.gates[b]
-                router = gate.at_share(torch.from_numpy(self.needs.x[b]), share)
+                x = torch.from_numpy(self.needs.x[b])
+                router = gate.at_share(x, share, self.needs.provenance)
             found[b] = Routed(ffn, self.maps[b], router)
         return found
 
@@ -185,7 +199,13 @@ class Routers:
         size = int(max(self.needs.token.max(), self.test.tokens.max())) + 1
         by_token = lookup(error, self.needs.token, size)  # [vocabulary]
         limit = np.quantile(by_token[self.needs.token], share) if share else -1.0
-        return Masked(by_token[self.test.tokens.numpy()] <= limit)
+        words = self._words(f"mean error of the token {share!r} of {self.test.provenance}", b)
+        return Masked(by_token[self.test.tokens.numpy()] <= limit, words)
+
+    def _words(self, how: str, b: int) -> str | None:
+        """A router in words, by what the errors of block `b` were computed from."""
+        errors = words_of(self.errors.routers[b])
+        return errors and f"{how} by {errors}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,13 +260,14 @@ def evaluate(
     parts: dict = {name: [] for name in models}
     base = []
     bar = tqdm(total=len(windows) * len(models), desc="routed", unit="window", delay=2, leave=False)
-    for start in range(0, len(windows), BATCH):
-        chunk = slice(start, start + BATCH)
-        base.append(_evaluated(subject, windows[chunk], {})["losses"])
-        for name, modules in models.items():
-            here = {b: for_windows(m, chunk) for b, m in modules.items()}
-            parts[name].append(_evaluated(subject, windows[chunk], here))
-            bar.update(len(windows[chunk]))
+    with subject.unchanging():
+        for start in range(0, len(windows), BATCH):
+            chunk = slice(start, start + BATCH)
+            base.append(_evaluated(subject, windows[chunk], {})["losses"])
+            for name, modules in models.items():
+                here = {b: for_windows(m, chunk) for b, m in modules.items()}
+                parts[name].append(_evaluated(subject, windows[chunk], here))
+                bar.update(len(windows[chunk]))
     bar.close()
     found = {}
     for name, of_batches in parts.items():
@@ -256,7 +277,7 @@ def evaluate(
     return found
 
 
-@step(version=1)
+@cached("routed model", 1, subject="model", windows="text", modules="in the FFNs' places")
 def _evaluated(subject: Subject, windows: Windows, modules: Mapping[int, nn.Module]) -> dict:
     """Losses of a batch with `modules` in their blocks' places; shares made linear and saved."""
     linear, saved = (np.zeros((len(subject), len(windows))) for _ in range(2))
@@ -324,7 +345,7 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
     return {b: _with_map(module, found[b].to(subject.device)) for b, module in modules.items()}
 
 
-@step(version=3)
+@cached("refitted maps", 3, subject="model", windows="text", modules="routed")
 @torch.no_grad()
 def _refit(
     subject: Subject, windows: Windows, modules: Mapping[int, Routed]

@@ -1,4 +1,4 @@
-"""The command line behind `make report`, `make notebook`, `make render` and `make train`.
+"""The command line behind `make report`, `notebook`, `render`, `train` and `check-measured`.
 
     PROFILE=laptop MODEL=gpt2 N=01-03 python -m lib.series report
 
@@ -143,6 +143,7 @@ def one(path: str, parameters: dict) -> None:
     finally:
         done = nbformat.read(part, 4) if part.exists() else None
         part.unlink(missing_ok=True)
+    done = as_page(done, name, parameters, target)
     # A page of its own: titled, and without scripts that it does not need.
     exporter = HTMLExporter(exclude_input_prompt=True, require_js_url="", mermaid_js_url="")
     body, _ = exporter.from_notebook_node(done, {"metadata": {"name": name}})
@@ -155,11 +156,28 @@ def one(path: str, parameters: dict) -> None:
     write_index(target.parent)
 
 
+def as_page(done, name: str, parameters: dict, target: Path):
+    """A finished report as it is read: what is written about the committed run is left out of
+    another one's, which gets a first cell of its own."""
+    if "answer" not in done.cells[0].metadata.get("tags", []):  # a page of the old form
+        return done
+    from lib import page  # takes seconds to load
+    from lib.report import Run
+
+    usual = PROFILES[parameters["profile"]]
+    chosen = {what: parameters.get(what) or usual[what] for what in ("model", "corpus")}
+    run = Run(name, parameters["profile"], chosen["model"], chosen["corpus"], parameters["seed"])
+    about = {"folder": run.folder, "profile": run.profile, **chosen}
+    done.cells = page.of_another_run(done.cells, name, about, target)
+    return done
+
+
 def execute(source: Path, target: Path, parameters: dict) -> None:
     """papermill, with what the kernel says of its own transport kept off the terminal."""
     import papermill
 
     os.environ["TQDM_DISABLE"] = "1"  # bars are for who waits, not for who reads
+    os.environ["NONLINEARITY_COMMAND"] = "1"
     terminal = os.dup(2)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 2)
@@ -179,7 +197,8 @@ def write_index(folder: Path) -> None:
         notebook = report.with_suffix(".ipynb")
         if not notebook.exists():  # it is being made anew
             continue
-        cells = json.loads(notebook.read_text())["cells"]
+        content = json.loads(notebook.read_text())
+        cells = content["cells"]
         title = "".join(cells[0]["source"]).splitlines()[0].lstrip("# ")
         outputs = [o for c in cells[1:3] for o in c.get("outputs", [])]
         texts = ["".join(o.get("data", {}).get("text/markdown", "")) for o in outputs]
@@ -201,10 +220,20 @@ def write_index(folder: Path) -> None:
 def render(names: list[str], config: dict) -> None:
     """Execute committed notebooks, at their own profile (`study`): the only writer of figures/ and
     data/results. On another model than the default the report goes into runs/ and only its tables
-    and comparisons into data/results; the committed page is then rendered again to show them."""
+    into data/results; the committed page is then rendered again to show them. Raises InputError for
+    a notebook of the old form, which is not rendered any more."""
     import nbformat
 
+    from lib import page
+
+    old = [n for n in names if not page.is_new(nbformat.read(NOTEBOOKS / f"{n}.ipynb", 4))]
+    if old and "number" in config:
+        raise InputError(
+            f"{old[0]} is in the form of the fourth edition, whose marks are withdrawn: it is "
+            "rendered when it is in the new form; run it with make report."
+        )
     os.environ["NONLINEARITY_RENDER"] = "1"
+    names = [name for name in names if name not in old]
     model, profile = config.get("model", ""), config.get("profile", "")
     given = {"profile": profile} if profile else {}
     given |= {"model": model} if model else {}
@@ -228,14 +257,23 @@ def render(names: list[str], config: dict) -> None:
         notebook.cells = [
             c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])
         ]
+        target = folder / f"{name}.ipynb" if elsewhere else source
+        if elsewhere or profile not in ("", "study"):
+            parameters = {"seed": 42, "profile": profile or "study"} | given
+            notebook = as_page(notebook, name, parameters, target)
+        else:
+            results = ROOT / "data/results/study" / PROFILES["study"]["model"] / name
+            table = page.claims_table(name, PROFILES["study"]["model"], results, is_committed=True)
+            first = notebook.cells[0]
+            first.source = page.with_table(first.source, table)
         nbformat.write(notebook, part)
-        os.replace(part, folder / f"{name}.ipynb" if elsewhere else source)
+        os.replace(part, target)
         print(f"{name}: {time.time() - began:.0f} s", flush=True)
 
 
 def train(names: list[str], config: dict) -> None:
     """Run the trainings of some notebooks and nothing else: their cells up to the last one with the
-    tag `runs`. What is trained leaves its rows in data/runs, so a killed run goes on from there.
+    tag `runs`. What is trained is kept in data/measured, so a killed run goes on from there.
     Raises InputError for a notebook without such a cell."""
     import nbformat
 
@@ -255,6 +293,62 @@ def train(names: list[str], config: dict) -> None:
         nbformat.write(notebook, source)
         execute(source, source, given)
         print(f"{name}: trained", flush=True)
+
+
+def check_measured(names: list[str], config: dict) -> None:
+    """Measure one kept entry of each page again, chosen at random, in an empty cache, and compare:
+    they may differ by 10⁻⁴ nats a token, or of their size. Raises InputError where they differ by
+    more."""
+    import pandas as pd
+    import papermill
+
+    from lib.files import cache_folder
+
+    own = ROOT / "runs" / "check" / "cache"
+    models = own / cache_folder().name / "models"
+    models.parent.mkdir(parents=True, exist_ok=True)
+    if not models.exists():
+        models.symlink_to(cache_folder() / "models")
+    os.environ["NONLINEARITY_CACHE"] = str(own)
+    model = PROFILES["study"]["model"]
+    for name in names:
+        keys = ROOT / "data/results/study" / model / name / "measured.csv"
+        if not keys.exists():
+            continue
+        chosen = pd.read_csv(keys).sample(1).iloc[0]
+        os.environ["NONLINEARITY_CHECK"] = chosen.key
+        print(f"{name}: measuring {chosen.family} {chosen.key} again", flush=True)
+        try:
+            execute(NOTEBOOKS / f"{name}.ipynb", ROOT / "runs" / "check" / f"{name}.ipynb", {})
+        except papermill.PapermillExecutionError as error:
+            if error.ename != "Checked":
+                raise
+            difference = json.loads(error.evalue)["difference"]
+            print(f"{name}: {difference:.1e} from what is kept", flush=True)
+            if difference > 1e-4:
+                raise InputError(
+                    f"{chosen.family} {chosen.key} of {name} is now {difference:.1e} away from "
+                    "what is kept: restore data/measured from git, or render the page again."
+                ) from None
+        else:
+            raise InputError(f"{name} asks for {chosen.key} no more: render the page again.")
+
+
+def prune_measured() -> None:
+    """Remove, if the reader says so, kept entries that no page has used."""
+    import pandas as pd
+
+    from lib import kept
+
+    used = [pd.read_csv(path) for path in ROOT.glob("data/results/*/*/*/measured.csv")]
+    known = set(pd.concat(used).key) if used else set()
+    rows = {family: kept.read(family) for family in kept.families()}
+    unused = {family: {*of_family.key} - known for family, of_family in rows.items()}
+    for family, keys in unused.items():
+        print(f"{family}: {len(keys)} of {rows[family].key.nunique()} entries used by no page")
+    if any(unused.values()) and input("remove them? [y/N] ").strip().lower() == "y":
+        for family, keys in unused.items():
+            kept.write(family, rows[family][~rows[family].key.isin(keys)])
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
@@ -290,11 +384,14 @@ def main() -> None:
     names = ("profile", "model", "corpus", "seed", "paper")
     config = {k: os.environ[k.upper()] for k in names if os.environ.get(k.upper())}
     config |= {"number": os.environ["N"]} if os.environ.get("N") else {}
+    if what == "prune-measured":
+        return prune_measured()
     if what == "notebook" and "number" not in config:
         raise InputError("no notebook was named: give for example make notebook N=01.")
     runs = plan(config)
-    if what in ("render", "train"):
-        run = {"render": render, "train": train}[what]
+    commands = {"render": render, "train": train, "check-measured": check_measured}
+    if what in commands:
+        run = commands[what]
         return run(notebooks(config.get("number", ""), config.get("paper", "")), config)
     jobs = os.environ.get("JOBS") or str(os.cpu_count() or 1)
     if not jobs.isdecimal() or int(jobs) < 1:

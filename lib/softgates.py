@@ -11,17 +11,10 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import get_scheduler
 
-from lib.cache import step
-from lib.finetune import (
-    MEASURED,
-    Arm,
-    check_arm,
-    keep_losses,
-    kept_losses,
-    measure,
-    tuned,
-)
+from lib.finetune import FINETUNED, Arm, check_arm, measure, tuned
 from lib.hooks import swap
+from lib.kept import kept
+from lib.keys import settings
 from lib.model import Subject, copy_of
 from lib.stand_ins import stand_in
 from lib.swap import batch_size
@@ -87,6 +80,18 @@ class Gating:
     penalty: float = 0.1
     """on the mean gate, after the first tenth of the steps"""
 
+    @property
+    def provenance(self) -> dict[str, str]:
+        """The training in words, for keys."""
+        return settings(
+            self,
+            steps="steps of the gates",
+            hidden="units of a gate",
+            bias="first bias of the gates",
+            lr="rate of the gates",
+            penalty="penalty on open gates",
+        )
+
 
 def train_gates(
     subject: Subject,
@@ -109,11 +114,10 @@ def train_gates(
     """
     check_arm(subject, arm, data)
     given = (subject, gating, tuple(blocks), arm, fit, data, dict(tests), dict(marks))
-    found = kept_losses(_train_gates.recipe(*given))
-    return _train_gates(*given) if found is None else found
+    return _train_gates(*given).rename(columns={"measured as": "experiment", "value": "loss"})
 
 
-@step(version=1)
+@kept("soft gates", 1, **FINETUNED, gating="gates", blocks="blocks with gates")
 def _train_gates(
     subject: Subject,
     gating: Gating,
@@ -148,11 +152,9 @@ def _train_gates(
         ]
         if gating.hidden:
             found += _opened_and_cut(copied, gates, *next(iter(tests.items())))
-    found = pd.concat(found, ignore_index=True).assign(step=arm.steps[0] + gating.steps)[MEASURED]
-    digest = _train_gates.recipe(subject, gating, blocks, arm, fit, data, tests, marks)
-    kind = f"gates of {gating.hidden} units" if gating.hidden else "one number a block"
-    keep_losses(digest, found, arm, f"{arm.words}; then {kind} on {' '.join(map(str, blocks))}")
-    return found
+    found = pd.concat(found, ignore_index=True).assign(step=arm.steps[0] + gating.steps)
+    found = found.rename(columns={"experiment": "measured as", "loss": "value"})
+    return found[["measured as", "text", "step", "document", "value"]]
 
 
 def _learn_gates(

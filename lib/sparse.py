@@ -15,9 +15,10 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from lib.cache import step
+from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import forward
+from lib.keys import seal
 from lib.model import Subject
 from lib.text import Windows
 
@@ -59,7 +60,7 @@ def _shape(matrix: nn.Module) -> tuple[int, int]:
     return shape if isinstance(matrix, Conv1D) else shape[::-1]
 
 
-@step(version=2)
+@cached("magnitudes", 2, subject="model", windows="text", levels="levels")
 def magnitudes(subject: Subject, windows: Windows, levels: tuple[float, ...]) -> dict:
     """Quantiles at `levels` of the magnitudes in each block's FFN, {name: [blocks, levels]}:
     "input", "hidden" (what the writer reads) and "gate" (the activation's output)."""
@@ -103,12 +104,13 @@ class Thinned(nn.Module):
     """
 
     def __init__(
-        self, ffn: nn.Module, d_model: int, cuts: dict[str, float], recipe: str | None = None
+        self, ffn: nn.Module, d_model: int, cuts: dict[str, float], words: str | None = None
     ):
         super().__init__()
-        self.ffn, self.cuts, self.recipe = ffn, cuts, recipe
+        self.ffn, self.cuts = ffn, cuts
         self.__dict__["parts"] = parts(ffn, d_model)  # not registered a second time
         self.saved = None
+        seal(self, words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d_model]
         self.saved = torch.zeros(x.shape[:-1])
@@ -193,12 +195,11 @@ def _thinned(
         raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
     levels = tuple(level_of.values())
     quantiles = magnitudes(subject, windows, levels)
-    made = magnitudes.recipe(subject, windows, levels)
-    recipe = made and f"{how} {share} by {made}"
+    words = subject.provenance and f"{how}, share {share!r} by {windows.provenance}"
     found = {}
     for block in subject.blocks:
         cuts = {}
         for k, (name, level) in enumerate(level_of.items()):
             cuts[name] = float(quantiles[name][block.index, k]) if level > 0 else 0.0
-        found[block.index] = Thinned(block.original, block.d_model, cuts, recipe)
+        found[block.index] = Thinned(block.original, block.d_model, cuts, words)
     return found

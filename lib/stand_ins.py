@@ -10,7 +10,7 @@ from tqdm import tqdm
 from transformers.pytorch_utils import Conv1D
 
 from lib.affine import AffineMap, constant, svd_ridge
-from lib.cache import step
+from lib.cache import cached
 from lib.hooks import advance, block_pass, capture, capture_residual, forward, slices, swap
 from lib.linear import MASSIVE, repair
 from lib.model import Subject, copy_of
@@ -40,7 +40,7 @@ def stand_ins(
     return first_maps(subject, fit, blocks, kind)
 
 
-@step(version=2)
+@cached("maps of a first stage", 2, subject="model", fit="text", blocks="blocks", kind="kind")
 def first_maps(subject: Subject, fit: Windows, blocks: tuple[int, ...], kind: str) -> dict:
     """{block: map} of an arm's first stage, which all orders of the text share: each fitted on the
     model in which the ones before stand."""

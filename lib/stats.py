@@ -1,9 +1,10 @@
 """The one interval (over documents), and what stands beside it for what it cannot do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.stats
 from scipy.optimize import isotonic_regression
 
@@ -80,6 +81,38 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 def ratio_of_sums(top: np.ndarray, bottom: np.ndarray) -> Statistic:
     """Σ top / Σ bottom over rows or documents [n], such as a loss added a prediction."""
     return lambda w: (w @ top) / (w @ bottom)
+
+
+class Contrast(NamedTuple):
+    """A value, what it is set against, and the paired difference, each with its interval."""
+
+    value: Interval
+    against: Interval | None = None
+    difference: Interval | None = None
+
+
+def contrast(
+    stat: Statistic, rival: Statistic, document: np.ndarray, level: float = 0.95
+) -> Contrast:
+    """A statistic here and in a rival on the same documents: every bootstrap draw weighs both
+    alike."""
+    return Contrast(
+        interval(stat, document, level),
+        interval(rival, document, level),
+        interval(lambda w: stat(w) - rival(w), document, level),
+    )
+
+
+def contrasts_table(contrasts: Mapping[str, Contrast]) -> pd.DataFrame:
+    """A row a contrast: value, against, difference, each with low and high."""
+    rows = []
+    for name, one in contrasts.items():
+        row = {"": name}
+        for what, part in one._asdict().items():
+            if part is not None:
+                row |= {what: part.value, f"{what} low": part.low, f"{what} high": part.high}
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 class Paired(NamedTuple):
@@ -216,6 +249,41 @@ def paired_correlations(
         possible=(-2, 2),
     )
     return Paired(one(*here), one(*control), difference)
+
+
+def rank_correlations(signals: pd.DataFrame, outcome: str, against: str) -> pd.DataFrame:
+    """How well each column of `signals` [units] orders `outcome`, and its lead over `against`: a
+    row a signal, Spearman's ρ with Fisher's interval, the difference resampled over the units."""
+    rows = []
+    for name in signals.columns.drop(outcome):
+        pair = [(signals[column], signals[outcome]) for column in (name, against)]
+        here, there, difference = paired_correlations(*pair, ranks=True)
+        if name == against:
+            difference = Interval(0.0, 0.0, 0.0)
+        rows.append(
+            {
+                "signal": name,
+                "rho": here.value,
+                "low": here.low,
+                "high": here.high,
+                "lead": difference.value,
+                "lead low": difference.low,
+                "lead high": difference.high,
+                "against": there.value,
+                "against low": there.low,
+                "against high": there.high,
+            }
+        )
+    return pd.DataFrame(rows).set_index("signal")
+
+
+def correlation_contrast(row: pd.Series) -> Contrast:
+    """A row of `rank_correlations` as a contrast."""
+    return Contrast(
+        Interval(row["rho"], row["low"], row["high"]),
+        Interval(row["against"], row["against low"], row["against high"]),
+        Interval(row["lead"], row["lead low"], row["lead high"]),
+    )
 
 
 def _weighted_correlation(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:

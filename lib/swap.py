@@ -2,8 +2,10 @@
 
 import contextlib
 import copy
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,8 +13,8 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.affine import AffineMap, RepairedMap
-from lib.cache import step
+from lib.affine import AffineMap, Handle, RepairedMap
+from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import (
     capture_residual,
@@ -25,6 +27,10 @@ from lib.hooks import (
     slices,
     swap,
 )
+from lib.kept import announce, kept
+from lib.keys import seal, words_of
+from lib.linear import AffineFit
+from lib.losses import Losses, of_tables
 from lib.model import Subject
 from lib.stats import Interval, Statistic, median_ratio, ratio, sums
 from lib.text import Windows
@@ -130,8 +136,63 @@ class Sweep:
         return pd.DataFrame(rows, columns=["cost", "low", "high"]).assign(key=keys)
 
 
-def sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
-    """Price each module in its block's place, one at a time, on the same windows.
+def sweep(
+    subject: Subject, windows: Windows, modules: Mapping[tuple[int, str], nn.Module]
+) -> Losses:
+    """Losses by document of the model as it is and with each module in its block's place, one at a
+    time; `modules` is keyed by (block, what stands there).
+
+    Each is kept (lib.kept), so that only what is new is measured. Raises InputError for a block
+    that the model does not have, and for a module that cannot stand in for its FFN.
+    """
+    check_windows(subject, windows)
+    with subject.unchanging():
+        given = {key: (subject, windows, key[0], module) for key, module in modules.items()}
+        given |= {None: (subject, windows)}  # the model as it is
+        found = {key: document_losses.found(*of_key) for key, of_key in given.items()}
+        missing = {key: module for key, module in modules.items() if found[key] is None}
+        if missing or found[None] is None:
+            announce("losses after a swap", len(missing))
+            began = time.process_time()
+            swept = token_sweep(subject, windows, missing)
+            seconds = (time.process_time() - began) / (len(missing) + 1)
+            for key in (None, *missing):
+                table = _by_document(swept, key)
+                found[key] = document_losses.keep(table, seconds, *given[key])
+    return of_tables(found.pop(None), found)
+
+
+@kept(
+    "losses after a swap",
+    1,
+    subject="model",
+    windows="text",
+    block="block",
+    module="in the FFN's place",
+)
+def document_losses(
+    subject: Subject, windows: Windows, block: int | None = None, module: nn.Module | None = None
+) -> pd.DataFrame:
+    """Losses with `module` in a block's place, or of the model as it is: document, sum (nats),
+    predictions."""
+    modules = {} if block is None else {block: module}
+    return _by_document(token_sweep(subject, windows, modules), block)
+
+
+def _by_document(swept: Sweep, key) -> pd.DataFrame:
+    """What was measured under a key (None: no swap), summed by document."""
+    losses_of_key = swept.base if key is None else swept.swapped[key]
+    return pd.DataFrame(
+        {
+            "document": swept.documents,
+            "sum": sums(losses_of_key, swept.document),
+            "predictions": swept.predictions.astype(int),
+        }
+    )
+
+
+def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
+    """The loss at each position with each module in its block's place, one at a time.
 
     `modules` is keyed by block, or by (block, name, …) to try several in one place. One plain pass
     a batch records the residual stream; each swapped evaluation resumes there, so the prefix of the
@@ -144,14 +205,15 @@ def sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
     swapped: dict = {key: [] for key in modules}
     blocks = sorted({block_of(key) for key in modules})
     bar = tqdm(total=len(windows) * len(modules), desc="swaps", unit="window", delay=2, leave=False)
-    for rows in slices(len(windows), batch_size(subject, windows)):
-        chunk = windows[rows]
-        streams = Streams(subject, chunk, blocks)
-        base.append(_base(subject, chunk, streams))
-        for key, module in modules.items():
-            here = for_windows(module, rows)
-            swapped[key].append(_swapped(subject, chunk, block_of(key), here, streams))
-            bar.update(len(chunk))
+    with subject.unchanging():
+        for rows in slices(len(windows), batch_size(subject, windows)):
+            chunk = windows[rows]
+            streams = Streams(subject, chunk, blocks)
+            base.append(_base(subject, chunk, streams))
+            for key, module in modules.items():
+                here = for_windows(module, rows)
+                swapped[key].append(_swapped(subject, chunk, block_of(key), here, streams))
+                bar.update(len(chunk))
     bar.close()
     joined = {key: np.concatenate(parts) for key, parts in swapped.items()}
     return Sweep(np.concatenate(base), joined, windows.document)
@@ -192,13 +254,21 @@ def block_of(key) -> int:
     return key[0] if isinstance(key, tuple) else key
 
 
-@step(version=2, ignore=("streams",))
+@cached("token losses", 2, subject="model", chunk="text", helpers=("streams",))
 def _base(subject: Subject, chunk: Windows, streams: Streams) -> np.ndarray:
     """Losses with no swap, [n, predictions]."""
     return streams.base_losses().cpu().numpy()
 
 
-@step(version=2, ignore=("streams",))
+@cached(
+    "token losses after a swap",
+    2,
+    subject="model",
+    chunk="text",
+    block="block",
+    module="in the FFN's place",
+    helpers=("streams",),
+)
 def _swapped(
     subject: Subject, chunk: Windows, block: int, module: nn.Module, streams: Streams
 ) -> np.ndarray:
@@ -208,7 +278,7 @@ def _swapped(
         return losses(subject, chunk.tokens).cpu().numpy()
 
 
-@step(version=1)
+@cached("expected costs", 1, subject="model", windows="text", maps="maps")
 def expected_added_loss(
     subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
 ) -> np.ndarray:
@@ -234,6 +304,38 @@ def expected_added_loss(
             terms[k, 0, n] = float(along.sum()) / len(target)
             terms[k, 1, n] = float(along.square().sum()) / 2 / len(target)
     return terms
+
+
+@kept("predicted costs", 1, subject="model", windows="text", fit="maps")
+def predicted_cost_terms(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
+    """The two terms of `expected_added_loss` for each map of a fit, summed by document: block,
+    document, first, second (nats), predictions."""
+    of_window = expected_added_loss(subject, windows, fit.maps)  # [blocks, 2, n], a prediction
+    n_predictions = windows.tokens.shape[1] - 1 - subject.n_start
+    documents, n_windows = np.unique(windows.document, return_counts=True)
+    rows = []
+    for block, (first, second) in zip(fit.maps, of_window):
+        rows.append(
+            pd.DataFrame(
+                {
+                    "block": block,
+                    "document": documents,
+                    "first": n_predictions * sums(first[:, None], windows.document),
+                    "second": n_predictions * sums(second[:, None], windows.document),
+                    "predictions": n_predictions * n_windows,
+                }
+            )
+        )
+    return pd.concat(rows)
+
+
+def predicted_cost(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
+    """What each map of a fit is expected to add to the loss, from one backward pass (ours), a row a
+    block, nats a token: first = E[g·e], second = ½ E[(g·e)²], and their sum `predicted`, with g the
+    loss's gradient at the FFN's output and e the map's error there."""
+    total = predicted_cost_terms(subject, windows, fit).groupby("block").sum()
+    terms = total[["first", "second"]].div(total.predictions, axis=0)
+    return terms.assign(predicted=terms.sum(axis=1)).reset_index()
 
 
 @contextlib.contextmanager
@@ -268,7 +370,7 @@ def heal(
     seed: int = 42,
 ) -> dict:
     """Fine-tune each module alone on the next-token loss, all else frozen (Whipp §3.3, §4: 200
-    steps at 1e-4): {(block, …): module} -> the same keys with healed copies.
+    steps at 1e-4): {(block, …): module} -> the same keys with copies, healed when first used.
 
     AdamW without weight decay, `batch` windows a step in an order that all modules share; optimizer
     and batch are ours. Every pass resumes at the module's block. A module may be the block's own
@@ -283,22 +385,27 @@ def heal(
         raise InputError(f"{steps} steps at rate {lr} heal nothing: give both above 0.")
     blocks = sorted({get_block(subject, key[0]).index for key in modules})
     streams: dict = {}  # filled only if something is not in the cache
-    healed = {}
-    for key, module in modules.items():
-        layer = trainable(module)
-        layer.recipe = getattr(module, "recipe", None)
-        if module is subject.blocks[key[0]].ffn:
-            layer.recipe = f"the FFN of block {key[0]}"
-        given = (subject, windows, key[0], layer, steps, lr, batch, seed)
+
+    def healed(block: int, module: nn.Module, words: str | None) -> nn.Module:
+        layer = seal(trainable(module), words)
+        given = (subject, windows, block, layer, steps, lr, batch, seed)
         layer.load_state_dict(_heal(*given, streams=streams, blocks=blocks))
-        layer.recipe = _heal.recipe(*given)
-        healed[key] = layer.requires_grad_(False).eval()
-    return healed
+        return layer.requires_grad_(False).eval()
+
+    how = f"{_heal.version}, {steps} steps at {lr!r}, {batch} windows a step in order {seed}, "
+    how += f"on {windows.provenance}"
+    handles = {}
+    for key, module in modules.items():
+        words = words_of(module)
+        said = words and f"{words}; {how}"
+        handles[key] = Handle(said, partial(healed, key[0], module, words))
+    return handles
 
 
 def trainable(module: nn.Module) -> nn.Module:
     """A copy whose parameters can be trained; an AffineMap becomes an nn.Linear. Raises InputError
     for a repaired map, whose FFN on massive positions would be lost."""
+    module = module.module if isinstance(module, Handle) else module
     if isinstance(module, RepairedMap):
         raise InputError("a repaired map cannot be healed: give the plain map of its block.")
     if isinstance(module, AffineMap):
@@ -308,7 +415,19 @@ def trainable(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).requires_grad_(True)
 
 
-@step(version=2, ignore=("streams", "blocks"))
+@cached(
+    "healed layer",
+    2,
+    subject="model",
+    windows="text",
+    block="block",
+    layer="layer",
+    steps="steps",
+    lr="rate",
+    batch="windows a step",
+    seed="seed",
+    helpers=("streams", "blocks"),
+)
 def _heal(
     subject: Subject,
     windows: Windows,

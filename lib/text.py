@@ -263,10 +263,16 @@ class Windows:
         return len(np.unique(self.document))
 
     @property
-    def recipe(self) -> str:
-        """Tokens are whole numbers, so their digest says how they were made."""
-        given = self.tokens.numpy().tobytes() + self.document.astype(np.int64).tobytes()
-        return f"{tuple(self.tokens.shape)} tokens {hashlib.sha256(given).hexdigest()[:16]}"
+    def provenance(self) -> str:
+        """The text in words, for keys: its name, how much of it, and a digest of the tokens, which
+        are whole numbers and the same on any machine."""
+        as_made = self.tokens._version  # torch counts changes in place
+        if vars(self).get("_told", ("", None))[1] != as_made:
+            given = self.tokens.numpy().tobytes() + self.document.astype(np.int64).tobytes()
+            n, length = self.tokens.shape
+            words = f"{self.name}, {n}x{length}, {hashlib.sha256(given).hexdigest()[:16]}"
+            vars(self)["_told"] = words, as_made
+        return vars(self)["_told"][0]
 
     def take(self, n_tokens: int, evenly: bool = False) -> "Windows":
         """The first `n_tokens` tokens in whole windows; `evenly`: as many of each document as of

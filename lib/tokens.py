@@ -9,7 +9,7 @@ import torch
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import nn
 
-from lib.cache import step
+from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import capture_residual, get_block, record
 from lib.model import Subject
@@ -243,7 +243,7 @@ def features_of_author(subject: Subject, windows: Windows, counts: np.ndarray) -
     return np.stack([columns[name].astype(float) for name in FEATURES_OF_AUTHOR], -1)
 
 
-@step(version=1)
+@cached("entropy and loss", 1, subject="model", windows="text")
 @torch.no_grad()
 def _predictions(subject: Subject, windows: Windows) -> dict:
     """Entropy of the next-token distribution [n, seq_len] and loss of each next token, nats."""

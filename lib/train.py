@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, get_scheduler
 
 from lib.errors import InputError
 from lib.files import whole
+from lib.keys import settings
 from lib.text import Windows
 
 State = dict[str, torch.Tensor]  # see _state
@@ -57,6 +58,23 @@ class Recipe:
     """step from which FFNs (parameters under an `mlp`) learn; before it they stay as they start"""
     bfloat16: bool = False
     """matrix products in bfloat16, the weights in float32"""
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """The training in words, for keys."""
+        return settings(
+            self,
+            steps="steps",
+            batch="windows a step",
+            lr="rate",
+            warmup="steps of warm-up",
+            decay="last steps, in which the rate falls to 0",
+            weight_decay="weight decay",
+            seed="order of the text",
+            beta2="beta 2",
+            ffn_from="first step at which FFNs learn",
+            bfloat16="products in bfloat16",
+        )
 
 
 def train(

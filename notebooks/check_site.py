@@ -49,7 +49,7 @@ async function until(ready) {
 
 async function rowsAfterFilter(table) {
   const filters = [...table.querySelectorAll("thead input")];
-  const column = filters.findIndex((filter) => filter.placeholder === "sentence");
+  const column = filters.findIndex((filter) => filter.placeholder === "claim");
   if (column < 0 || !rowsOf(table).length) return null;
   filters[column].value = rowsOf(table)[0].cells[column].innerText;
   for (const type of ["input", "keyup", "change"])
@@ -147,7 +147,7 @@ def faults_of_page(name: str, seen: dict) -> list[str]:
             faults.append(f"{name} shows {table['shown']} of {table['expected']} rows of a table.")
         elif not table["filtered"] or (table["filtered"] == table["shown"] > 1):
             faults.append(
-                f"{name}: the filter of the column 'sentence', set to the first row's text, leaves "
+                f"{name}: the filter of the column 'claim', set to the first row's text, leaves "
                 f"{table['filtered']} of {table['shown']} rows."
             )
     faults += [f"{name} does not show the image {address}." for address in seen["broken"]]

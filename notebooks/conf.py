@@ -10,11 +10,13 @@ from typing import NamedTuple
 import pandas as pd
 
 HERE = Path(__file__).resolve().parent
-PUBLISHED = HERE.parent / "data/published"
 RESULTS = HERE.parent / "data/results/study"
 FIGURES = HERE.parent / "figures"
 sys.path.insert(0, str(HERE.parent))
-from lib.compare import MARKS  # noqa: E402
+from lib import paper  # noqa: E402
+from lib.names import COMMITTED  # noqa: E402
+from lib.page import answer_of as answer_in  # noqa: E402
+from lib.page import found_in, is_new  # noqa: E402
 
 project = html_title = "The Nonlinearity Budget"
 author = "The Nonlinearity Budget contributors"
@@ -97,7 +99,10 @@ def answer_of(notebook: Path) -> str:
 
     It is taken from the page itself, for a notebook may have been run on several models.
     """
-    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    if is_new(content):
+        return answer_in(content)
+    for cell in content["cells"]:
         for output in cell.get("outputs", []):
             text = "".join(output.get("data", {}).get("text/markdown", ""))
             if text.startswith("> **The answer.** "):
@@ -111,7 +116,9 @@ def first_sentence(text: str) -> str:
 
 
 def main_figure_of(notebook: Path) -> Path | None:
-    """The figure that answer.json names, else the first one with the number of the report."""
+    """The main figure, by its name or as answer.json says, else the first of the report."""
+    if (FIGURES / f"{notebook.name[:2]}_main.png").exists():
+        return FIGURES / f"{notebook.name[:2]}_main.png"
     for path in sorted(RESULTS.glob(f"*/{notebook.stem}/answer.json")):
         name = json.loads(path.read_text(encoding="utf-8")).get("figure")
         if name and (FIGURES / name).exists():
@@ -165,53 +172,14 @@ def always_read_the_front_page(app, env, added, changed, removed) -> list[str]:
     return ["index"]
 
 
-# The scorecard: what each comparison came to on each model, to filter and to sort.
+# The scorecard: what was found for each claim on each model, to filter and to sort.
 
-ABOUT_COMPARISONS = """What the papers print, and what it came to on each model.
-*✔* is reproduced, or found where the question is ours; *✘* is reversed, not found, or beyond the
-bound that the paper gives; *?* is undecided; *measured* is compared but not judged. The numbers
-are those measured here, with their intervals. An outcome holds for the model of its column only.
+ABOUT_CLAIMS = """What the papers claim, what they print for it, what was found here on each model,
+and what a person reads in it. A difference (*by …*) is paired by document, or resampled over
+blocks, with its 95% interval; what it is set against stands beside it. Pages of the fourth edition
+keep their own tables. Their marks (✔ ✘ ?) are withdrawn: an audit found that 46 of 89 were not
+earned, though every number that it recomputed was right.
 """
-
-
-def printed(row) -> str:
-    """What the paper prints for a row of comparisons.csv, and where; a unit of 1 is not said."""
-    low = row.printed_low.replace("-", "−")
-    high = row.printed_high.replace("-", "−")
-    if not low and not high:
-        return row.printed_for or "in words"
-    if not low:
-        value = f"at most {high}"
-    elif not high:
-        value = f"at least {low}"
-    else:
-        value = low if low == high else f"{low} to {high}"
-    if row.unit not in ("", "1"):
-        value += f" {row.unit}"
-    return f"{value}; {row.printed_for}" if row.printed_for else value
-
-
-def number(value: float) -> str:
-    """A number with three significant digits, or all its digits before the point."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}".replace("-", "−")
-
-
-def outcome(row) -> str:
-    """What a comparison came to on one model: ✔ reproduced, 0.61 [0.57, 0.65]."""
-    words = f"{MARKS[row.outcome]} {row.outcome}, {number(row.value)}"
-    if pd.isna(row.low) or pd.isna(row.high):
-        return words
-    return f"{words} [{number(row.low)}, {number(row.high)}]"
-
-
-def by_model(file: str, in_words) -> pd.DataFrame:
-    """What each id came to, a column for each model, from all committed results of that name."""
-    results = [pd.DataFrame(columns=["id", "model", "words"])]
-    for path in sorted(RESULTS.glob(f"*/*/{file}")):
-        rows = pd.read_csv(path)
-        words = [in_words(row) for row in rows.itertuples()]
-        results.append(pd.DataFrame({"id": rows.id, "model": path.parts[-3], "words": words}))
-    return pd.concat(results).pivot(index="id", columns="model", values="words")
 
 
 def link(notebook: str) -> str:
@@ -221,16 +189,19 @@ def link(notebook: str) -> str:
     return notebook[:2]
 
 
-def comparisons() -> pd.DataFrame:
-    """The rows of comparisons.csv with what they came to; no rows where the file is missing."""
-    path = PUBLISHED / "comparisons.csv"
-    if not path.exists():
-        return pd.DataFrame(columns=["id", "notebook"])
-    ledger = pd.read_csv(path, dtype=str, keep_default_na=False)
-    ledger["section"] = ledger.paper.str.title() + " " + ledger.section
-    ledger["printed"] = [printed(row) for row in ledger.itertuples()]
-    columns = ["id", "notebook", "section", "sentence", "kind", "quantity", "printed", "control"]
-    return ledger[columns].merge(by_model("comparisons.csv", outcome), on="id", how="left")
+def found_claims() -> pd.DataFrame:
+    """The rows of claims.csv with what was found on each model, and the reading of it."""
+    rows = []
+    for row in paper.claims().itertuples(index=False):
+        [notebook] = [path.stem for path in HERE.glob(f"{row.notebook}_*.ipynb")]
+        line = {"id": row.id, "notebook": notebook, "section": row.section, "claim": row.claim}
+        line |= {"paper": row.paper_prints, "against": row.against}
+        found = {m: found_in(RESULTS / m / notebook).get(row.id) for m in COMMITTED}
+        cells = {m: paper.in_one_cell(row, f) for m, f in found.items() if f is not None}
+        read = paper.readings()
+        words = read[(read.claim == row.id) & (read.model == COMMITTED[0])].words
+        rows.append(line | cells | {"reading": next(iter(words), "")})
+    return pd.DataFrame(rows)
 
 
 def interactive(table: pd.DataFrame) -> str:
@@ -261,10 +232,10 @@ def write_scorecard(app) -> None:
     """Write scorecard.md: the table, and the JavaScript that it needs."""
     from itables.javascript import generate_init_offline_itables_html, opt
 
-    new = comparisons()
+    new = found_claims()
     parts = ["---\nhtml_theme.sidebar_secondary.remove: true\n---\n", "# Scorecard\n"]
     if len(new):
-        parts += [ABOUT_COMPARISONS, interactive(new)]
+        parts += [ABOUT_CLAIMS, interactive(new)]
     # The page stands alone: the JavaScript is written into it, and nothing is fetched.
     parts.append(f"```{{raw}} html\n{generate_init_offline_itables_html(opt.dt_bundle)}\n```\n")
     (HERE / "scorecard.md").write_text("\n".join(parts), encoding="utf-8")

@@ -18,7 +18,7 @@ from lib.linear import fit_maps
 from lib.model import load_subject
 from lib.moments import collect
 from lib.names import PROFILES
-from lib.swap import losses, next_token_losses, sweep
+from lib.swap import losses, next_token_losses, token_sweep
 from lib.text import Windows, cut_windows, load_corpus
 from lib.train import Recipe, train
 
@@ -54,12 +54,12 @@ def main() -> None:
     print(f"               {measured / whole:.2f} of a plain forward pass with its losses")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["NONLINEARITY_CACHE"], kept = folder, os.environ.get("NONLINEARITY_CACHE")
-        subject.__dict__["recipe"] = None  # nothing is kept or found
+        subject.__dict__["loaded_as"] = None  # nothing is kept or found
         few = windows[:16]
         fitted = fit_maps(subject, few).plain
         # Every fourth block: what a sweep saves depends on depth alone, and evenly.
         maps = {b: fitted[b] for b in [*fitted][::4]}
-        swept = seconds(lambda: sweep(subject, few, maps))
+        swept = seconds(lambda: token_sweep(subject, few, maps))
         os.environ.pop("NONLINEARITY_CACHE")
         if kept:
             os.environ["NONLINEARITY_CACHE"] = kept

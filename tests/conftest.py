@@ -14,6 +14,7 @@ os.environ["NONLINEARITY_CACHE"] = CACHE  # before lib is imported: nobody's cac
 import pytest
 import torch
 
+from lib import kept
 from lib.hooks import capture
 from lib.linear import fit_maps, score
 from lib.model import load_subject
@@ -42,6 +43,12 @@ def text():
 @pytest.fixture(scope="session")
 def fit(text, subject):
     return cut_windows(text.fit, subject.tokenizer, 64, name="fit").take(4_096)
+
+
+@pytest.fixture(scope="session")
+def fit_text(fit):
+    """The same, where `fit` is a function of lib."""
+    return fit
 
 
 @pytest.fixture(scope="session")
@@ -79,9 +86,11 @@ def generator():
 
 
 @pytest.fixture(autouse=True)
-def no_writing(monkeypatch):
+def no_writing(monkeypatch, tmp_path):
     """make render and make train tell Python through the environment that committed files may be
-    written; what a test sets of it ends with the test."""
-    for name in ("NONLINEARITY_RENDER", "NONLINEARITY_TRAIN"):
+    written; what a test sets of it ends with the test, and it keeps measurements in a folder of its
+    own."""
+    monkeypatch.setattr(kept, "MEASURED", tmp_path / "measured")
+    for name in ("NONLINEARITY_RENDER", "NONLINEARITY_TRAIN", "NONLINEARITY_CHECK"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

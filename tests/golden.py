@@ -1,4 +1,4 @@
-"""Some forty numbers of the tiny model, each with the version of the step that makes it.
+"""Some forty numbers of the tiny model, each with the version of the function that makes it.
 
     python tests/golden.py        writes tests/golden.json anew
 
@@ -15,19 +15,19 @@ GOLDEN = Path(__file__).with_suffix(".json")
 
 
 def compute() -> dict[str, dict]:
-    """{name: {"version": "_fit_maps-1", "value": 0.93}}, from an empty cache."""
+    """{name: {"version": "affine maps 1", "value": 0.93}}, from an empty cache."""
     import numpy as np
 
     from lib.descent import descend
     from lib.gates import Gate, Routed
     from lib.hooks import Rows
-    from lib.linear import cross_validate, fit_maps, score
+    from lib.linear import _fit_maps, cross_validate, fit_maps, score
     from lib.model import load_subject
     from lib.moments import collect
-    from lib.probes import fit_probe
+    from lib.probes import _fit_probe, fit_probe
     from lib.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
-    from lib.routing import _evaluated, _refit, evaluate, learn_errors, refit
-    from lib.swap import _base, _heal, _swapped, heal, sweep
+    from lib.routing import _evaluated, _learn_errors, _refit, evaluate, learn_errors, refit
+    from lib.swap import _base, _heal, _swapped, heal, token_sweep
     from lib.text import cut_windows, load_corpus
     from lib.tokens import _predictions
 
@@ -37,20 +37,19 @@ def compute() -> dict[str, dict]:
     found: dict[str, dict] = {}
 
     def keep(step, name: str, value) -> None:
-        version = step.recipe("").rpartition("-")[0]  # name and version of the step
-        found[name] = {"version": version, "value": float(f"{float(value):.6g}")}
+        found[name] = {"version": step.version, "value": float(f"{float(value):.6g}")}
 
     fits = fit_maps(subject, fit)
     scores = score(subject, test, fits)
     for b in range(6):
         keep(score, f"r2 of block {b}", scores.r2()[b].value)
-        keep(fit_maps, f"condition of block {b}", fits.condition[b, 1])
+        keep(_fit_maps, f"condition of block {b}", fits.condition[b, 1])
     for n in [*fits.at_budget][:-1]:
         keep(score, f"r2 of block 3 from {n} tokens", scores.r2(str(n))[3].value)
     keep(score, "r2 of block 1 off massive tokens", scores.r2("bulk")[1].value)
     keep(score, "width of the interval of block 0", scores.r2()[0].high - scores.r2()[0].low)
-    keep(fit_maps, "variance ratio of block 0", fits.variance_ratio[0])
-    keep(fit_maps, "limit of block 5", fits.limit[5])
+    keep(_fit_maps, "variance ratio of block 0", fits.variance_ratio[0])
+    keep(_fit_maps, "limit of block 5", fits.limit[5])
     for b, values in enumerate(cross_validate(subject, fit, 3)[:3]):
         keep(collect, f"cross-validated r2 of block {b}", values.mean())
 
@@ -61,22 +60,20 @@ def compute() -> dict[str, dict]:
         keep(rank_gains, f"effective rank of block {b}", effective_rank(r2)[0])
     keep(rank_gains, "median feature r2 of block 2", median_feature_r2(ranks, 2, ones)[0])
 
-    prices = sweep(subject, test, fits.plain)
+    prices = token_sweep(subject, test, fits.plain)
     keep(_base, "perplexity", prices.perplexity)
     for b in range(6):
         keep(_swapped, f"cost of block {b}", prices.cost(b).value)
-    healed = sweep(subject, test, heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=5))
+    healed = token_sweep(subject, test, heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=5))
     keep(_heal, "healed cost of block 2", healed.cost((2, "map")).value)
 
     errors = learn_errors(subject, fit, fits.repaired)
     modules = {}
     for b in (1, 4):
-        keep(learn_errors, f"mean predicted log error of block {b}", errors.predicted[b].mean())
-        keep(learn_errors, f"mean error of block {b}", errors.error[b].mean())
+        keep(_learn_errors, f"mean predicted log error of block {b}", errors.predicted[b].mean())
+        keep(_learn_errors, f"mean error of block {b}", errors.error[b].mean())
         cut = float(-errors.predicted[b].mean())
-        router = Gate(
-            errors.routers[b].weights, errors.routers[b].biases, cut, recipe=f"golden {b}"
-        )
+        router = Gate(errors.routers[b].weights, errors.routers[b].biases, cut)
         modules[b] = Routed(subject.blocks[b].ffn, fits.repaired[b], router)
     both = {"routed": modules, "refitted": refit(subject, fit, modules)}
     for name, found_there in evaluate(subject, test, both).items():
@@ -88,7 +85,7 @@ def compute() -> dict[str, dict]:
     rows = Rows(subject, fit, test, [2])
     for kind in ("product", "gelu", "dense2x"):
         probe = fit_probe(rows, 2, fits.plain[2], kind, 60)
-        keep(fit_probe, f"gain of a {kind} in block 2", probe.gain(test.document).value)
+        keep(_fit_probe, f"gain of a {kind} in block 2", probe.gain(test.document).value)
     for optimizer, rate in (("sgd", 1e-2), ("adamw", 1e-3)):
         run = descend(rows, 2, optimizer, rate, 100, 42)
         keep(descend, f"r2 by {optimizer}", 1 - run.error[-1].sum() / scores.total[2].sum())

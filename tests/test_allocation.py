@@ -14,8 +14,8 @@ from lib.allocation import (
     shuffled,
     taper,
 )
-from lib.compare import published
 from lib.errors import InputError
+from lib.old_report import published
 
 RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
 

@@ -16,7 +16,7 @@ from lib.linear import fit_maps, score
 from lib.model import as_subject
 from lib.routing import Routers, evaluate, learn_errors, refit, shrunk_fit
 from lib.stand_ins import first_maps, stand_in
-from lib.swap import losses, sweep
+from lib.swap import losses, token_sweep
 from lib.text import Windows, cut_windows
 
 USUAL = dict(
@@ -87,14 +87,14 @@ def test_an_architecture_is_read_swapped_and_resumed(kind, windows):
         subject.model(windows.tokens).logits[:, :-1].flatten(0, 1), windows.tokens[:, 1:].flatten()
     )
     assert float(plain.mean()) == pytest.approx(float(own), rel=1e-5)
-    found = sweep(subject, windows, {b.index: copy.deepcopy(b.ffn) for b in subject.blocks})
+    found = token_sweep(subject, windows, {b.index: copy.deepcopy(b.ffn) for b in subject.blocks})
     for block, h in capture_residual(subject, windows, range(3)).items():
         with resume(subject, block, h):
             assert torch.equal(losses(subject, windows.tokens), plain)
         np.testing.assert_array_equal(found.swapped[block], plain)
     fits = fit_maps(subject, windows)
     assert all(np.isfinite(r.value) for r in score(subject, windows, fits).r2())
-    costs = sweep(subject, windows, fits.plain)
+    costs = token_sweep(subject, windows, fits.plain)
     assert all(np.abs(costs.swapped[b] - costs.base).max() > 1e-6 for b in range(3))
 
 
@@ -187,7 +187,7 @@ def test_the_start_position_is_neither_fitted_nor_swapped(starting):
     torch.testing.assert_close(swapped[:, 0], whole[1][1][:, 0])
     assert not swapped[:, 1:].any()
     # The sweep's resumed passes see the same.
-    swept = sweep(subject, windows[:4], {(1, "zero"): zero})
+    swept = token_sweep(subject, windows[:4], {(1, "zero"): zero})
     with swap(subject.blocks[1], zero):
         oracle = losses(subject, windows.tokens[:4])
     np.testing.assert_allclose(swept.swapped[1, "zero"], oracle, atol=1e-5)

@@ -20,8 +20,9 @@ import torch
 from torch import nn
 
 import lib.report
+from lib import old_report
 from lib.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
-from lib.cache import step
+from lib.cache import cached
 from lib.decoder import Shape, build_decoder
 from lib.descent import descend
 from lib.errors import InputError
@@ -34,9 +35,9 @@ from lib.names import TINY, check_model
 from lib.probes import PolyLinear, build, fit_probe
 from lib.report import start
 from lib.routing import evaluate
-from lib.series import main, notebooks, plan
+from lib.series import main, notebooks, plan, render
 from lib.stats import Interval
-from lib.swap import heal, sweep
+from lib.swap import heal, token_sweep
 from lib.text import Windows, check_corpus, cut_windows, load_corpus
 from lib.train import Recipe, train
 
@@ -109,12 +110,17 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
 
 
 def test_a_comparison_that_is_unknown_or_of_another_notebook(refused):
-    run = start("04_kinds_of_linearity", "smoke", None, None)
+    run = old_report.start("04_kinds_of_linearity", "smoke", None, None)
     with pytest.raises(InputError, match=r"unknown comparison 'whipp-5.1-jaged'.*jagged"):
         run.compare("whipp-5.1-jaged", 1.0)
     one = Interval(1.0, 0.9, 1.1)
     with refused("whipp-5.1-jagged", "01_linear_recoverability"):
         run.compare("whipp-5.1-jagged", one, one, one)
+
+
+def test_a_page_of_the_old_form_is_not_rendered(refused):
+    with refused("07_cross_domain", "marks are withdrawn"):
+        render(["07_cross_domain"], {"number": "07"})
 
 
 def test_unknown_notebook_paper_and_settings(refused):
@@ -133,7 +139,7 @@ def test_unknown_block(refused, subject, test, fits):
             get_block(subject, block)
     for run in (
         lambda: capture(subject, test, [2, 6]),
-        lambda: sweep(subject, test, {6: zero}),
+        lambda: token_sweep(subject, test, {6: zero}),
         lambda: heal(subject, test, {(6, "x"): zero}, 1),
         lambda: descend(Rows(subject, test, test, [6]), 6, "sgd", 1e-3, 1, 42),
     ):
@@ -238,7 +244,7 @@ def test_a_cache_folder_that_cannot_be_written(refused, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NONLINEARITY_CACHE", str(tmp_path / "file" / "below"))
     with refused("could not be written", "NONLINEARITY_CACHE"):
-        step(version=1)(lambda: {"y": 1})()
+        cached("a number", 1)(lambda: {"y": 1})()
     assert [*tmp_path.iterdir()] == [tmp_path / "file"]
     assert str(cache_folder()).startswith(str(tmp_path))
 
@@ -287,7 +293,7 @@ def test_windows_that_the_model_cannot_read(refused, subject):
     with refused("token 4096", "vocabulary"):
         forward(subject, windows(1, 8, fill=4096))
     zero = nn.Linear(128, 128)
-    for run in (lambda w: sweep(subject, w, {0: zero}), lambda w: fit_maps(subject, w)):
+    for run in (lambda w: token_sweep(subject, w, {0: zero}), lambda w: fit_maps(subject, w)):
         with refused("257"):
             run(windows(8, 257))
 
@@ -342,7 +348,7 @@ def test_a_module_of_the_wrong_shape(refused, subject, test):
         with refused("block 3", "width 128", word), swap(subject.blocks[3], module):
             pass
         with refused("block 3"):
-            sweep(subject, test, {3: module})
+            token_sweep(subject, test, {3: module})
 
 
 def test_moments_of_nothing(refused):
@@ -355,8 +361,8 @@ def test_moments_of_nothing(refused):
 
 def test_healing_that_diverges(refused, subject, fit, fits):
     with refused("block 2", "lr 1e+30", "smaller"):
-        memory = replace(subject, recipe=None)
-        heal(memory, fit, {(2, "map"): fits.plain[2]}, steps=4, lr=1e30)
+        memory = replace(subject, loaded_as=None)
+        _ = heal(memory, fit, {(2, "map"): fits.plain[2]}, steps=4, lr=1e30)[2, "map"].module
 
 
 def test_jobs_that_are_no_number(refused, monkeypatch):
@@ -424,10 +430,10 @@ def test_long_texts_without_paragraphs_are_read(tmp_path):
 
 
 def test_left_over_parts_are_removed(own_cache):
-    folder = cache_folder() / "<lambda>"
+    folder = cache_folder() / "a-number"
     folder.mkdir(parents=True)
     for name, age in ((".old.part", 200_000), (".new.part", 10)):
         (folder / name).write_text("")
         os.utime(folder / name, (time.time() - age,) * 2)
-    step(version=1)(lambda: {"y": 1})()
+    cached("a number", 1)(lambda: {"y": 1})()
     assert [p.name for p in folder.glob(".*.part")] == [".new.part"]

@@ -1,20 +1,20 @@
-"""A cached step: what it keeps and when it computes again; a file is whole or not there."""
+"""The user's cache: what it keeps and when it computes again; a file is whole or not there."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from lib.cache import step
+from lib.cache import cached
 from lib.files import cache_folder, whole
 
 
 @pytest.fixture
 def counted(own_cache):
-    """A step of version 1 and the list of its calls."""
+    """A cached function and the list of its calls."""
     calls = []
 
-    @step(version=1, ignore=("help",))
+    @cached("doubles", 1, x="of", by="factor", helpers=("help",))
     def double(x, by=2.0, help=None):
         calls.append(x)
         return {"y": torch.tensor([by * getattr(x, "value", x)]), "n": 3}
@@ -23,15 +23,15 @@ def counted(own_cache):
 
 
 class Made:
-    def __init__(self, value, recipe):
-        self.value, self.recipe = value, recipe
+    def __init__(self, value, provenance):
+        self.value, self.provenance = value, provenance
 
 
 def entries() -> list:
     return [p for p in cache_folder().rglob("*") if p.is_file()]
 
 
-def test_a_step_runs_once_for_each_argument(counted):
+def test_a_function_runs_once_for_each_argument(counted):
     double, calls = counted
     first, again = double(4), double(x=4, by=2.0, help="ignored")
     assert calls == [4] and first["y"] == again["y"] == 8 and again["n"] == 3
@@ -39,20 +39,20 @@ def test_a_step_runs_once_for_each_argument(counted):
     assert len(entries()) == 3
 
 
-def test_a_step_goes_by_recipes(counted):
+def test_a_function_goes_by_words(counted):
     double, calls = counted
     double(Made(1, "one")), double(Made(1, "one")), double(Made(1, "another"))
     assert len(calls) == 2
     double(Made(7, None)), double(Made(7, None))  # made in memory: nothing is kept
     assert len(calls) == 4 and len(entries()) == 2
-    assert double.recipe(Made(7, None)) is None
-    assert double.recipe(Made(1, "one")).startswith("double-1-")
-    assert double.recipe([Made(1, "a"), 2]) != double.recipe([Made(1, "b"), 2])
-    assert double.recipe({"k": Made(1, "a")}) != double.recipe({"k": Made(1, "b")})
+    assert double.key(Made(7, None)) is None
+    assert str(double.key(Made(1, "one"))) == "doubles 1\nof: one"
+    assert double.key([Made(1, "a"), 2]) != double.key([Made(1, "b"), 2])
+    assert double.key({"k": Made(1, "a")}) != double.key({"k": Made(1, "b")})
 
 
 def test_a_new_version_is_a_new_entry(own_cache):
-    run = [step(version=v)(lambda x: {"y": x}) for v in (1, 2)]
+    run = [cached("same", v, x="x")(lambda x: {"y": x}) for v in (1, 2)]
     assert [f(1)["y"] for f in run] == [1, 1] and len(entries()) == 2
 
 
@@ -71,7 +71,7 @@ def test_a_damaged_entry_is_removed_and_made_again(counted, damage):
 
 def test_tables_are_kept_with_their_types(own_cache):
     table = pd.DataFrame({"a": [1, 2], "b": [0.5, np.nan], "c": ["x", "y"], "d": [True, False]})
-    made = step(version=1)(lambda: table)
+    made = cached("table", 1)(lambda: table)
     pd.testing.assert_frame_equal(made(), made(), check_dtype=True)
     pd.testing.assert_frame_equal(made(), table, check_dtype=False)
 

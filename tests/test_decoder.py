@@ -13,17 +13,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lib.allocation import placement, taper
 from lib.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
-from lib.lab import (
-    Lab,
-    does_width_pay,
-    judge_gain,
-    train_all,
-    train_decoder,
-    under_other_recipes,
-    visible,
-)
+from lib.kept import read as read_kept
+from lib.lab import Lab, decoder_losses, train_all, train_decoder
 from lib.model import load_subject
 from lib.names import TINY
+from lib.old_report import does_width_pay, judge_gain, under_other_recipes, visible
 from lib.pretraining import read, trunk
 from lib.stats import Interval
 from lib.text import Windows, cut_windows, load_corpus
@@ -130,7 +124,7 @@ def test_a_branch_is_a_straight_run_to_the_bit(data):
     for name in weights:
         assert torch.equal(straight[name], branch[name]), name
     assert not all(torch.equal(straight[name], longer_warmup[name]) for name in weights)
-    assert trunk.recipe((6, 12), *given[:3], wsd, "plain")
+    assert trunk.key((6, 12), *given[:3], wsd, "plain")
 
 
 def test_a_killed_training_resumes_to_the_bit(data, tmp_path):
@@ -208,21 +202,18 @@ def test_decoders_trained_together_are_those_trained_alone(data, start):
             assert torch.allclose(read(model, data[:8]).float(), of_test[k], atol=1e-5)
 
 
-def test_trained_at_once_leaves_the_rows_of_each_alone(lab, monkeypatch):
+def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
     from lib import lab as module
 
-    kept = {}
-    monkeypatch.setattr(module, "keep_rows", lambda _, digest, rows: kept.update({digest: rows}))
     wider = [2 * w for w in lab.uniform]
     module.train_at_once([(lab, lab.uniform, 1, (0.5, 1)), (lab, wider, 2, (0.5, 1))])
     for widths, seed in ((lab.uniform, 1), (wider, 2)):
         for passes in (0.5, 1):
             given = lab._given(widths, seed, passes)
             alone = train_decoder.__wrapped__(*given)["losses"]
-            together = kept[train_decoder.recipe(*given)]
-            assert [row["text"] for row in together] == list(alone.text)
-            losses = [row["loss"] for row in together]
-            assert losses == pytest.approx(list(alone.loss), abs=1e-4)
+            together = decoder_losses.found(*given)
+            assert [*together.text] == [*alone.text] and [*together.half] == [*alone.half]
+            assert [*together.loss] == pytest.approx([*alone.loss], abs=1e-4)
 
 
 def test_passes_share_their_trunk(lab, monkeypatch):
@@ -358,32 +349,20 @@ def test_a_gain_is_paired_by_seed_and_mean_over_texts(lab):
 
 def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
     from lib import lab as module
-    from lib import runs
 
-    monkeypatch.setattr(runs, "DATA", tmp_path)
     monkeypatch.setenv("NONLINEARITY_TRAIN", "1")
     kept = replace(lab, curve=True, one_pass=100)
     train_all([(kept, kept.uniform, 1, (0.5, 1))])
-    found = runs.kept_rows("decoder")
+    found = read_kept("decoders")
     assert set(found.text) == {"walk", "training"} and set(found.step) == {50, 100}
     before = kept.loss(kept.uniform, 1)
 
     def never(*_):
         raise AssertionError("trained again")
 
-    never.recipe = module.train_decoder.recipe
     monkeypatch.setattr(module, "train_decoder", never)
+    monkeypatch.setenv("NONLINEARITY_CACHE", str(tmp_path / "another"))
     assert kept.loss(kept.uniform, 1).equals(before)
-
-
-def test_the_committed_smoke_row_is_what_a_training_gives(lab):
-    from lib.runs import kept_rows
-
-    given = lab._given(lab.uniform, 1, 0.5)
-    committed = kept_rows("decoder", train_decoder.recipe(*given))
-    assert list(committed.half) == ["even", "odd"]
-    found = train_decoder(*given)["losses"]
-    assert found.loss.to_numpy() == pytest.approx(committed.loss.to_numpy(), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["uniform", "cosine"])
@@ -392,7 +371,7 @@ def test_the_kept_decoders_read_what_they_were_not_trained_on(name):
     assert (len(set(kept.model.config.intermediate_sizes)) == 1) == (name == "uniform")
     assert sum(kept.model.config.intermediate_sizes) == 12 * 80
     windows = cut_windows(load_corpus("wikipedia").test, kept.tokenizer, 64)[:100]
-    # Equal probabilities would be log 512 = 6.2; its row in data/runs has 3.31.
+    # Equal probabilities would be log 512 = 6.2; among the kept losses are 3.31.
     assert read(kept.model, windows).mean() == pytest.approx(3.31, abs=0.15)
 
 

@@ -19,7 +19,6 @@ from lib.finetune import (
 )
 from lib.hooks import capture, swap
 from lib.model import copy_of
-from lib.runs import kept_rows
 from lib.softgates import Gating, SoftGate, train_gates
 from lib.sparse import parts
 from lib.stand_ins import largest_units, narrowed, stand_in, unit_columns
@@ -144,17 +143,6 @@ def test_fresh_text_is_read_once_and_in_the_order_of_the_seed(given, own_cache, 
         train_arm(given, TWO_STAGES, {"test": ()})
     rows = torch.cat(seen).tolist()
     assert len(rows) == 7 and len({tuple(r) for r in rows}) == 7
-
-
-def test_the_committed_smoke_row_is_what_a_training_gives(subject, fit, test, own_cache):
-    arm = Arm("map", ((3,), (2,)), (2, 2))
-    given = (subject, arm, fit[:20], fit[20:40], {"test": test[:6]}, {"test": (0, 4)})
-    committed = kept_rows("finetune", _fine_tune.recipe(*given))
-    assert len(committed) == 2 * len(set(test[:6].document.tolist()))
-    found = _fine_tune(*given).losses
-    assert found.loss.to_numpy() == pytest.approx(committed.loss.to_numpy(), abs=1e-5)
-    # And what is committed is what a notebook gets.
-    assert fine_tune(*given).attrs["trained"] == "earlier"
 
 
 def test_in_bfloat16_the_training_differs_a_little_and_what_is_measured_before_it_not(

@@ -23,7 +23,7 @@ from lib.gates import (
 from lib.hooks import capture
 from lib.probes import n_params
 from lib.stats import interval
-from lib.swap import losses, sweep
+from lib.swap import losses, token_sweep
 from lib.tokens import (
     FEATURES_OF_AUTHOR,
     _through,
@@ -172,7 +172,7 @@ def test_always_and_never_routed_are_the_map_and_the_original(subject, test, fit
     block = subject.blocks[2]
     masks = {n: Masked(np.full(test.tokens.shape, n == "always")) for n in ("always", "never")}
     routed = {(2, n): Routed(block.ffn, fits.repaired[2], m) for n, m in masks.items()}
-    swept = sweep(subject, test, routed | {2: fits.repaired[2]})
+    swept = token_sweep(subject, test, routed | {2: fits.repaired[2]})
     np.testing.assert_allclose(swept.swapped[2, "always"], swept.swapped[2], atol=1e-5)
     np.testing.assert_allclose(swept.swapped[2, "never"], swept.base, atol=1e-5)
 
@@ -185,13 +185,15 @@ def test_a_gate_routes_as_its_own_mask_does(subject, test, fits, rows):
     handle.remove()
     ffn, repaired = subject.blocks[2].ffn, fits.repaired[2]
     told = Routed(ffn, repaired, Masked(seen[0].numpy()))
-    swept = sweep(subject, test, {(2, "gate"): Routed(ffn, repaired, gate), (2, "told"): told})
+    swept = token_sweep(
+        subject, test, {(2, "gate"): Routed(ffn, repaired, gate), (2, "told"): told}
+    )
     np.testing.assert_allclose(swept.swapped[2, "gate"], swept.swapped[2, "told"], atol=1e-5)
 
 
 def test_need_read_by_two_roads(subject, test, fits):
     """δ of a position from the swept losses, and from two runs of the whole model by hand."""
-    swept = sweep(subject, test[:2], {1: fits.plain[1]})
+    swept = token_sweep(subject, test[:2], {1: fits.plain[1]})
     block = subject.blocks[1]
     handle = block.ffn.register_forward_hook(lambda _, args, y: fits.plain[1](args[0]))
     logits = subject.model(test.tokens[:2]).logits.double().log_softmax(-1)

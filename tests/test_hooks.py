@@ -12,6 +12,7 @@ from torch import nn
 
 from lib.affine import AffineMap, RepairedMap
 from lib.hooks import capture, capture_residual, forward, record, resume, swap
+from lib.keys import words_of
 from lib.linear import mean_ablation, zero_ablation
 from lib.model import load_subject
 from lib.swap import (
@@ -20,7 +21,7 @@ from lib.swap import (
     heal,
     losses,
     next_token_losses,
-    sweep,
+    token_sweep,
     trainable,
 )
 from lib.text import cut_windows, load_corpus
@@ -52,7 +53,8 @@ def test_random_weights_are_seeded_and_untrained(subject):
     one, same, other = (load_subject("tiny-gpt2:random", seed=s) for s in (42, 42, 43))
     assert torch.equal(weight(one), weight(same)) and not torch.equal(weight(one), weight(other))
     assert not torch.equal(weight(one), weight(subject))
-    assert len({one.recipe, other.recipe, subject.recipe}) == 3 and one.recipe == same.recipe
+    words = [s.provenance for s in (one, other, subject)]
+    assert None not in words and len({*words}) == 3 and one.provenance == same.provenance
 
 
 def test_losses_are_torchs_cross_entropy(generator):
@@ -128,7 +130,7 @@ def test_all_is_put_back_after_an_exception(each_subject, few):
 
 def test_sweep_is_whole_model_evaluation(subject, test, fits):
     modules = {**fits.plain, (2, "repaired"): fits.repaired[2], (3, "ffn"): subject.blocks[3].ffn}
-    found = sweep(replace(subject, recipe=None), test, modules)
+    found = token_sweep(replace(subject, loaded_as=None), test, modules)
     base = losses(subject, test.tokens).numpy()
     np.testing.assert_allclose(found.base, base, rtol=1e-5)
     for key, module in modules.items():
@@ -143,7 +145,7 @@ def test_sweep_is_whole_model_evaluation(subject, test, fits):
 
 
 def test_the_median_of_several_swaps(subject, test, fits):
-    found = sweep(subject, test, {(b, "plain"): fits.plain[b] for b in (1, 2, 3)})
+    found = token_sweep(subject, test, {(b, "plain"): fits.plain[b] for b in (1, 2, 3)})
     keys, ones = list(found.swapped), np.ones((1, len(found.documents)))
     each = [(found.swapped[k] - found.base).mean() for k in keys]
     assert found.median_added(keys)(ones)[0] == pytest.approx(np.median(each))
@@ -158,18 +160,18 @@ def test_ablations_and_some_windows_of_a_sweep(subject, test, fit, rows):
     expected = y.flatten(0, 1).double().mean(0).float()
     torch.testing.assert_close(means[2].bias, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(means[2](rows[2])[0], means[2].bias)
-    assert not zeros[2](rows[2]).any() and means[2].recipe != means[3].recipe
-    found = sweep(subject, test, {(2, "mean"): means[2], (2, "zero"): zeros[2]})
+    assert not zeros[2](rows[2]).any() and words_of(means[2]) != words_of(means[3])
+    found = token_sweep(subject, test, {(2, "mean"): means[2], (2, "zero"): zeros[2]})
     chosen = test.first_of_document
     assert chosen.sum() == len(np.unique(test.document))
-    alone = sweep(replace(subject, recipe=None), test[chosen], {(2, "mean"): means[2]})
+    alone = token_sweep(replace(subject, loaded_as=None), test[chosen], {(2, "mean"): means[2]})
     part = found.of_windows(chosen)
     np.testing.assert_allclose(part.swapped[2, "mean"], alone.swapped[2, "mean"], rtol=1e-5)
     np.testing.assert_array_equal(part.document, test.document[chosen])
 
 
 def test_sweep_tables(subject, test, fits):
-    found = sweep(subject, test, fits.plain)
+    found = token_sweep(subject, test, fits.plain)
     table = found.costs()
     assert isinstance(table, pd.DataFrame) and [*table.key] == [*range(6)]
     wide, narrow = table.high[0] - table.low[0], found.cost(0).high - found.cost(0).low
@@ -223,7 +225,7 @@ def test_healing_helps_a_broken_layer_and_touches_nothing_else(subject, fit, fit
     modules = {(2, "zero"): zero, (2, "map"): fits.plain[2], (2, "ffn"): subject.blocks[2].ffn}
     healed = heal(subject, fit, modules, steps=12, lr=1e-3)
     assert list(healed) == list(modules)
-    before, after = (sweep(subject, fit[:16], m) for m in (modules, healed))
+    before, after = (token_sweep(subject, fit[:16], m) for m in (modules, healed))
     assert after.cost((2, "zero")).value < before.cost((2, "zero")).value
     assert after.cost((2, "map")).value < before.cost((2, "map")).value
     for name, value in subject.model.state_dict().items():

@@ -11,7 +11,6 @@ import torch
 
 from lib.affine import AffineMap, svd_ridge
 from lib.allocation import grouped, placed, placement, taper
-from lib.compare import in_words
 from lib.decoder import Shape, build_decoder
 from lib.errors import InputError
 from lib.files import cache_folder
@@ -19,6 +18,7 @@ from lib.gates import auc_by_document, fit_gate, needless
 from lib.mixerlab import MixerLab
 from lib.moments import Moments
 from lib.ngram import KneserNey
+from lib.old_report import in_words
 from lib.probes import PolyLinear, conjunction_index
 from lib.routing import allocate
 from lib.series import notebooks, plan

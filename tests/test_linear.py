@@ -33,7 +33,7 @@ from lib.rank import (
     through,
 )
 from lib.stats import interval
-from lib.swap import sweep
+from lib.swap import token_sweep
 from lib.text import Windows
 
 
@@ -209,7 +209,7 @@ def planted(subject, monkeypatch):
 
 
 def test_massive_tokens_are_found_and_repaired(planted, subject, fit, test):
-    memory = replace(subject, recipe=None)  # it is no longer the model of that name
+    memory = replace(subject, loaded_as=None)  # it is no longer the model of that name
     with planted(fit):
         fits = fit_maps(memory, fit)
         scores = score(memory, test, fits)
@@ -276,7 +276,7 @@ def test_rank_profile_is_explicit_rank_k_regression(subject, fit, test, fits, ro
 def test_rank_totals_leave_massive_tokens_out(subject, fit, test, fits, rows):
     norm, v = np.linalg.norm(rows[3], axis=1), rows[3].double().numpy()
     limit = np.quantile(norm, 0.9)
-    memory = replace(subject, recipe=None)
+    memory = replace(subject, loaded_as=None)
     found = rank_gains(memory, fit, test, replace(fits, limit=np.full(6, limit)), bulk=True)
     v = v[norm <= limit]
     assert found["total"][2].sum() == pytest.approx(((v - v.mean(0)) ** 2).sum(), rel=1e-6)
@@ -345,7 +345,7 @@ def test_descent_climbs_towards_the_closed_form(subject, fit, test, scores):
 class IllConditioned:
     """Rows whose y depends alike on directions of x that differ a thousandfold in size."""
 
-    recipe = None
+    provenance = None
 
     def __getitem__(self, block):
         g = torch.Generator().manual_seed(1)
@@ -392,9 +392,9 @@ def test_cuda_gives_the_numbers_of_the_cpu(fit, test):
     found = {}
     for device in ("cpu", "cuda"):
         there = load_subject("tiny-gpt2", device=device)
-        there = replace(there, recipe=None)  # nothing is kept: both are computed
+        there = replace(there, loaded_as=None)  # nothing is kept: both are computed
         maps = fit_maps(there, fit)
-        found[device] = maps, score(there, test, maps), sweep(there, test, maps.repaired)
+        found[device] = maps, score(there, test, maps), token_sweep(there, test, maps.repaired)
     cpu, cuda = found["cpu"], found["cuda"]
     for b in range(6):
         assert cuda[1].r2()[b].value == pytest.approx(cpu[1].r2()[b].value, abs=1e-3)

@@ -57,7 +57,7 @@ def test_candidates_are_seeded(kind):
 class Planted:
     """Rows whose residual about the affine map is a bilinear form of rank 2."""
 
-    recipe = None
+    provenance = None
     document = np.repeat(np.arange(10), 3)
 
     def __init__(self):

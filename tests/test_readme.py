@@ -4,6 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
+from lib.page import answer_of as answer_in
+from lib.page import is_new, unsupported
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -19,7 +24,10 @@ def first_sentence(answer: str) -> str:
 
 def answer_of(notebook: Path) -> str:
     """The answer that a committed report shows at its top."""
-    cells = json.loads(notebook.read_text())["cells"]
+    content = json.loads(notebook.read_text())
+    if is_new(content):
+        return answer_in(content)
+    cells = content["cells"]
     outputs = [o for cell in cells for o in cell.get("outputs", [])]
     texts = ["".join(o.get("data", {}).get("text/markdown", "")) for o in outputs]
     answer = next(t for t in texts if t.startswith("> **The answer.**"))
@@ -35,3 +43,27 @@ def test_readme_answers_are_those_of_the_reports():
         cells = json.loads(notebook.read_text())["cells"]
         assert "".join(cells[0]["source"]).splitlines()[0] == f"# {title}"
         assert first_sentence(answer_of(notebook)) == answer, link
+
+
+def findings() -> list[str]:
+    return re.findall(r"^- (\*\*.+)$", README.split("## What was found")[1].split("\n## ")[0], re.M)
+
+
+def shown_on(page: Path) -> str:
+    """All that a report shows: its words and what its cells found."""
+    parts = []
+    for cell in json.loads(page.read_text())["cells"]:
+        parts.append("".join(cell["source"]) if cell["cell_type"] == "markdown" else "")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            parts += ["".join(output.get("text", "")), *("".join(v) for v in data.values())]
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize("finding", findings(), ids=lambda finding: finding[2:30])
+def test_a_finding_is_short_and_its_numbers_stand_on_the_pages_that_it_cites(finding):
+    pages = re.findall(r"\]\((notebooks/[^)]+)\)", finding)
+    said = re.sub(r"\(?\[\d\d\]\([^)]*\)(, )?\)?", "", finding)
+    assert pages and len(said.replace("*", "").split()) <= 33
+    shown = "\n".join(shown_on(ROOT / page) for page in pages)
+    assert not unsupported(said, shown)

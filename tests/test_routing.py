@@ -202,7 +202,7 @@ def test_savings_are_counted_by_hand(subject, test, fits):
     block, d, window = subject.blocks[2], subject.d_model, test[:1]
     n = block.n_params
     torch.manual_seed(0)
-    gate = Gate([torch.randn(1, d)], [torch.zeros(1)], recipe="by hand")
+    gate = Gate([torch.randn(1, d)], [torch.zeros(1)])
     models = {
         "gate": {2: Routed(block.ffn, fits.plain[2], gate)},
         "map": {2: fits.plain[2]},

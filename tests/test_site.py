@@ -3,9 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
@@ -76,54 +74,12 @@ def test_the_named_figure_comes_before_the_first(tmp_path, monkeypatch):
     assert conf.main_figure_of(Path("03_x.ipynb")) is None
 
 
-@pytest.mark.parametrize(
-    "low, high, unit, words",
-    [
-        ("0.54", "0.996", "1", "0.54 to 0.996; paper"),
-        ("-3", "-3", "nats", "−3 nats; paper"),
-        ("", "1", "nats", "at most 1 nats; paper"),
-        ("1", "", "", "at least 1; paper"),
-        ("", "", "nats", "paper"),
-    ],
-)
-def test_what_a_paper_prints(low, high, unit, words):
-    row = SimpleNamespace(printed_low=low, printed_high=high, unit=unit, printed_for="paper")
-    assert conf.printed(row) == words
-
-
-@pytest.mark.parametrize(
-    "outcome, numbers, words",
-    [
-        ("reproduced", (0.61, 0.57, 0.65), "✔ reproduced, 0.61 [0.57, 0.65]"),
-        ("not found", (-0.0123, -0.05, 0.01), "✘ not found, −0.0123 [−0.05, 0.01]"),
-        ("measured", (1234.5, float("nan"), float("nan")), "– measured, 1,234"),
-    ],
-)
-def test_outcome_in_words(outcome, numbers, words):
-    value, low, high = numbers
-    row = SimpleNamespace(outcome=outcome, value=value, low=low, high=high)
-    assert conf.outcome(row) == words
-
-
-def test_the_scorecard_has_a_column_for_each_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(conf, "PUBLISHED", tmp_path)
-    monkeypatch.setattr(conf, "RESULTS", tmp_path)
-    assert conf.comparisons().empty
-    (tmp_path / "comparisons.csv").write_text(
-        "id,paper,section,sentence,kind,quantity,unit,side,printed_low,printed_high,printed_for,"
-        "control,notebook,changed\n"
-        "a,whipp,5.1,One.,effect,R²,,more,0.5,0.6,paper,shuffled,01_one,\n"
-        "b,whipp,5.1,Two.,effect,R²,,more,0.5,0.6,paper,shuffled,01_one,\n"
-    )
-    for model, outcome in (("small", "reproduced"), ("large", "reversed")):
-        folder = tmp_path / model / "01_one"
-        folder.mkdir(parents=True)
-        line = f"id,outcome,value,low,high\na,{outcome},0.5,0.4,0.6\n"
-        (folder / "comparisons.csv").write_text(line)
-    rows = conf.comparisons().set_index("id")
-    assert rows.loc["a", "small"] == "✔ reproduced, 0.5 [0.4, 0.6]"
-    assert rows.loc["a", "large"] == "✘ reversed, 0.5 [0.4, 0.6]"
-    assert pd.isna(rows.loc["b", "small"])
+def test_the_scorecard_has_a_column_for_each_model():
+    rows = conf.found_claims().set_index("id")
+    assert {"claim", "paper", "against", "smollm2-135m", "gemma-3-270m", "reading"} <= {
+        *rows.columns
+    }
+    assert "; by " in rows.loc["06/poor-proxy", "smollm2-135m"]
     assert conf.link("99_none") == "99"
     assert conf.link(REPORTS[1].stem) == f'<a href="{REPORTS[1].stem}.html">01</a>'
 

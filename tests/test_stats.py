@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from lib.compare import by_block, published
+from lib.old_report import by_block, published
 from lib.stats import (
     Interval,
     half_of_documents,

@@ -42,8 +42,8 @@ def test_budgets_are_nested_and_seeded(windows):
     assert torch.equal(windows.take(16).tokens, windows.take(35).tokens[:4])
     texts = ["abcdefghijklmnopqrstuvw", "wxyz", "zyxwvutsrqpon"]
     again, other = (cut_windows(texts, letters, 4, seed) for seed in (42, 43))
-    assert again.recipe == windows.recipe != other.recipe
-    assert windows[[0]].recipe != windows[[1]].recipe
+    assert again.provenance == windows.provenance != other.provenance
+    assert windows[[0]].provenance != windows[[1]].provenance
 
 
 def test_evenly_takes_from_every_document_in_turn(windows):

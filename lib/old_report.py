@@ -1,26 +1,45 @@
-"""Comparisons: what a paper printed, what is measured here, what a control gave, and the outcome.
+"""Reporting of the fourth edition, for notebooks that are not in the new form yet: it goes with the
+last of them. Their marks are withdrawn (see CHANGELOG.md), and their pages are not rendered.
 
-The rows stand in data/published/comparisons.csv. There is no threshold of ours: an effect is judged
-by the paired difference from its control, a bound by the limit that the paper prints, and what has
-neither is measured. "Not found" follows replication research (LeBel et al., 2019): it asks for more
-than no signal, namely that an effect of the printed size would have been seen.
+Comparisons: what a paper printed, what is measured here, what a control gave, and the outcome. The
+rows stand in data/published/comparisons.csv. An effect is judged by the paired difference from its
+control, a bound by the limit that the paper prints, and what has neither is measured.
 """
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from IPython.display import HTML, Image, Markdown, display, update_display
 
+from lib import report
 from lib.errors import InputError, unknown
-from lib.stats import Interval
-from lib.text import DATA
+from lib.files import whole
+from lib.model import Subject
+from lib.names import PROFILES
+from lib.paper import (  # noqa: F401, for notebooks of the old form
+    PUBLISHED,
+    by_block,
+    errata,
+    markdown_table,
+    scale_and_end,
+    tidy,
+    unit_of_difference,
+)
+from lib.paper import format_interval as in_words
+from lib.paper import numbers as published  # noqa: F401
+from lib.stats import Interval, over_seeds
+from lib.text import Corpus, Windows
 
-PUBLISHED = DATA / "published"
+SECOND = "gemma-3-270m"
+"""the second model whose tables the committed reports show beside the default's"""
 KINDS = ("effect", "bound", "measured")
 MARKS = {
     "reproduced": "✔",
@@ -40,43 +59,6 @@ def rows() -> pd.DataFrame:
     """data/published/comparisons.csv, indexed by id."""
     table = pd.read_csv(PUBLISHED / "comparisons.csv", keep_default_na=False, dtype=str)
     return table.set_index("id", drop=False)
-
-
-def published(paper: str, **where: str) -> pd.DataFrame:
-    """Rows of data/published/<paper>.csv, numbers that a paper or its author's repository prints;
-    each key of `setting` (block, candidate, …) is a column of its own, and `where` filters by these
-    as by the others."""
-    table = pd.read_csv(PUBLISHED / f"{paper}.csv", dtype=str, keep_default_na=False)
-    for name in where.keys() & {*table.columns}:
-        table = table[table[name] == where[name]]
-    settings = [
-        dict(pair.split("=", 1) for pair in setting.split(";") if "=" in pair)
-        for setting in table.setting
-    ]
-    table = table.join(pd.DataFrame(settings, index=table.index))
-    for name in where:
-        table = table[table[name] == where[name]]
-    table = table.assign(value=pd.to_numeric(table.value))
-    if "block" in table:
-        table["block"] = pd.to_numeric(table["block"], errors="coerce")
-    return table
-
-
-def by_block(paper: str, metric: str, experiment: str, **where: str) -> pd.DataFrame:
-    """What a figure of a paper holds, from its author's repository: a row a block, a column a
-    model; of the affine map, unless another `candidate` is named."""
-    chosen = {"table": "repository", "candidate": "linear"} | where
-    rows = published(paper, metric=metric, experiment=experiment, **chosen)
-    rows = rows[rows["block"].notna()]  # what is said of several blocks is left out
-    return rows.pivot(index="block", columns="subject", values="value")
-
-
-def errata(paper: str, notebook: str) -> pd.DataFrame:
-    """Where a paper contradicts itself or its author's code, as far as it touches a notebook."""
-    table = pd.read_csv(PUBLISHED / "errata.csv", keep_default_na=False, dtype=str)
-    named = table.here.str.partition(":")[0]  # "08, 14: what is done there"
-    table = table[(table.paper == paper) & named.str.contains(rf"\b{notebook}\b")]
-    return table[["section", "says", "but"]]
 
 
 @dataclass(frozen=True)
@@ -105,7 +87,7 @@ class Comparison:
         whose = "(ours) " if self.row.paper == "ours" else ""
         section = "" if self.row.paper == "ours" else self.row.section
         # Shares and changes end in a sign of their own, other units are named.
-        named = "" if unit == "1" or _scale_and_end(unit)[1] else unit
+        named = "" if unit == "1" or scale_and_end(unit)[1] else unit
         measured = "; ".join(filter(None, [self.row.quantity, named, section]))
         quantity = f"{whose}{self.row.sentence} *({measured})*"
         control = "–"
@@ -318,67 +300,6 @@ def printed_in_words(row: pd.Series) -> str:
     return f"{words} (author's repository)" if not_printed else words
 
 
-def unit_of_difference(unit: str) -> str:
-    """The unit of a difference of two values: of two percentages, points."""
-    return "points" if unit.startswith(("relative change", "share")) else unit
-
-
-def in_words(value: Interval | float, unit: str = "1", signed: bool = False) -> str:
-    """A value with its interval, in the digits that the width deserves: 0.55 [0.54, 0.56]; relative
-    changes in per cent, or from tenfold up as a factor; their differences in percentage points."""
-    i = value if isinstance(value, Interval) else Interval(float(value), np.nan, np.nan)
-    if not np.isfinite(i.value):
-        return "–"
-    is_change = unit.startswith("relative change")
-    as_factor = is_change and not signed  # what is signed is a difference, and no factor
-    plus = "+" if signed or is_change else ""
-    scale, end = _scale_and_end(unit)
-    # A value without an interval.
-    if as_factor and i.value >= 10 and not np.isfinite(i.low):
-        return f"×{1 + i.value:,.0f}"
-    width = scale * (i.high - i.low)
-    if not np.isfinite(width) or width <= 0:
-        return _number(f"{scale * i.value:{plus}.3g}") + end
-    # Thousands are rounded, to two digits or as many as the width deserves.
-    if abs(scale * i.value) >= 1000:
-        offset = 1 if as_factor else 0
-        multiplied = [(1 if as_factor else scale) * part + offset for part in i]
-        middle, low, high = (_rounded(part, multiplied[2] - multiplied[1]) for part in multiplied)
-        if as_factor:
-            return f"×{middle} [{low}, {high}]"
-        if i.value > 0:
-            middle = plus + middle
-        return _number(f"{middle}{end} [{low}, {high}]")
-    digits = int(np.clip(1 - np.floor(np.log10(width)), 0, 4))
-    middle = f"{scale * i.value:{plus}.{digits}f}"
-    low, high = f"{scale * i.low:.{digits}f}", f"{scale * i.high:.{digits}f}"
-    return _number(f"{middle}{end} [{low}, {high}]")
-
-
-def _scale_and_end(unit: str) -> tuple[int, str]:
-    """What a value of this unit is multiplied by where it is shown, and what follows it."""
-    if unit == "points":
-        return 100, " points"
-    if unit.startswith(("relative change", "share")):
-        return 100, "%"
-    return 1, ""
-
-
-def _rounded(value: float, width: float) -> str:
-    """A large number in two significant digits, or in more where an interval is narrower: 49,974
-    is 50,000, or within ±4 49,974."""
-    if value == 0:
-        return "0"
-    digits = np.floor(np.log10(abs(value))) - np.floor(np.log10(width)) + 1
-    rounded = float(f"{value:.{max(2, int(digits))}g}")
-    return f"{rounded:,.0f}"
-
-
-def _number(text: str) -> str:
-    """A real minus sign, none before a zero, and a positive exponent of one digit as one digit."""
-    return re.sub(r"[+-](0(\.0+)?)(?![\d.])", r"\1", text).replace("e+0", "e").replace("-", "−")
-
-
 def as_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """All numbers of the judged rows, as they are kept beside a report's tables."""
     nothing = Interval(np.nan, np.nan, np.nan)
@@ -467,8 +388,232 @@ def _within_blocks(c: Comparison) -> bool:
     )
 
 
-def markdown_table(cells: Sequence[dict[str, str]]) -> str:
-    """Rows of cells as a table of Markdown."""
-    names = list(cells[0])
-    lines = [names, ["---"] * len(names), *([row[n] for n in names] for row in cells)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+class MeasuredText(NamedTuple):
+    """Windows for a measured subject, disjoint by document."""
+
+    maps: Windows
+    gates: Windows
+    test: Windows
+
+
+@dataclass
+class Run(report.Run):
+    """One run of one notebook of the old form; made by `start`."""
+
+    comparisons: list = field(default_factory=list)
+    in_sections: list = field(default_factory=list)
+    """ids of the comparisons that the table at the top leaves to their sections"""
+    main_figure: str | None = None
+
+    def sample(self, subject: Subject, text: Corpus) -> MeasuredText:
+        """The run's windows of a text under the names of the fourth edition."""
+        return MeasuredText(*super().sample(subject, text))
+
+    def table(self, table: pd.DataFrame, name: str, show: bool = True, digits: int = 3) -> None:
+        """Keep a table as <name>.csv among the results, and show it."""
+        with whole(self.folder / f"{name}.csv") as part:
+            table.to_csv(part, index=False, float_format="%.5g", lineterminator="\n")
+        if show:
+            show_table(table, digits)
+
+    def figure(
+        self, figure: plt.Figure, what: str, alt: str, main: bool = False, caption: str = ""
+    ) -> None:
+        """Show a figure, and keep it in figures/ when the committed notebooks are made; `main`
+        shows it under the answer, at the top, with its `caption`. `alt` is one sentence for who
+        does not see it."""
+        shown = self.renders and self.model == PROFILES["study"]["model"]
+        name = f"{self.notebook[:2]}_{what}.png"
+        home = (
+            report.ROOT / "figures"
+            if shown
+            else report.ROOT / "runs" / "figures" / self.folder.parent.name
+        )
+        with whole(home / name) as part:
+            figure.savefig(part, format="png", dpi=160)
+            png = part.read_bytes()
+        plt.close(figure)
+        width = round(figure.get_size_inches()[0] * 80)
+        image = Image(png, width=width, alt=alt)
+        if main:
+            self.main_figure = name
+            update_display(image, display_id="figure")
+            update_display(Markdown(f"*{caption}*" if caption else ""), display_id="caption")
+        else:
+            display(image)
+
+    def compare(
+        self,
+        id: str,
+        here,
+        control=None,
+        difference=None,
+        blocks=None,
+        note: str = "",
+        turns: str = "",
+        at_top: bool = True,
+    ) -> None:
+        """Judge a row of comparisons.csv (see `compare`) and show it in one line, which
+        ends in the note; the table at the top has it too, unless the answer does not rest on it."""
+        comparison = compare(id, here, control, difference, blocks, note, turns)
+        if comparison.row.notebook != self.notebook:
+            raise InputError(
+                f"comparison {id} belongs to {comparison.row.notebook}: judge it there."
+            )
+        self.comparisons.append(comparison)
+        if not at_top:
+            self.in_sections.append(id)
+        said = {k: v for k, v in comparison.cells.items() if k != "the paper says"}
+        line = " · ".join(f"{name} {value}" for name, value in said.items())
+        line += f"; {note}" if note else ""
+        display(Markdown(f"{comparison.cells['the paper says']} — {line}"))
+
+    def second_table(self, name: str) -> pd.DataFrame | None:
+        """A table of the second model's run of this notebook, where the committed page of the
+        default one is made and it has been run; else None."""
+        path = report.DATA / "results" / "study" / SECOND / self.notebook / f"{name}.csv"
+        if not self.renders or self.model == SECOND or not path.exists():
+            return None
+        return pd.read_csv(path)
+
+    def _second_model(self) -> dict[str, Comparison]:
+        """{id: row} of the second model, for the committed page of the default one."""
+        path = report.DATA / "results" / "study" / SECOND / self.notebook / "comparisons.csv"
+        if not self.renders or self.model == SECOND or not path.exists():
+            return {}
+        # Its cell shows the outcome alone.
+        return {c.id: replace(c, why="") for c in from_table(path)}
+
+    def _show_comparisons(self) -> None:
+        """Fill the table at the top, and keep all numbers of its rows; a tour has none."""
+        if not self.comparisons:
+            return
+        second = self._second_model()
+        at_top = [c for c in self.comparisons if c.id not in self.in_sections]
+        cells = []
+        for comparison in at_top:
+            row = comparison.cells
+            if second:
+                row[SECOND] = "not run"
+            if there := second.get(comparison.id):
+                row[SECOND] = f"{in_words(there.here, there.row.unit)}, {there.outcome_alone}"
+            cells.append(row)
+        key = key_to([*self.comparisons, *second.values()])
+        if n_below := len(self.in_sections):
+            key += f" {n_below} further comparison{'s' * (n_below > 1)} in the sections."
+        table = f"{markdown_table(cells)}\n\n*{key}*"
+        update_display(Markdown(table), display_id="comparisons")
+        self.table(as_table(self.comparisons), "comparisons", show=False)
+
+    def answer(self, *sentences: str) -> None:
+        """The answer, in one or two computed sentences, shown at the top."""
+        text = " ".join(" ".join(s.split()) for s in sentences)
+        update_display(Markdown(f"> **The answer.** {text}"), display_id="answer")
+        lines = {"notebook": self.notebook, "answer": text, "figure": self.main_figure}
+        with whole(self.folder / "answer.json") as part:
+            part.write_text(json.dumps(lines, ensure_ascii=False, indent=1) + "\n")
+
+    def end(self, **facts) -> None:
+        """Fill the table at the top, keep it and the provenance beside the tables, and show the
+        latter in one line."""
+        self._show_comparisons()
+        self.provenance(**facts)
+
+
+def top() -> None:
+    """Keep the places of the answer, the figure that shows it and the table of comparisons: a
+    notebook's first call."""
+    for place in ("answer", "figure", "caption", "comparisons"):
+        display(Markdown(""), display_id=place)
+
+
+def start(
+    notebook: str, profile: str, model: str | None, corpus: str | None, seed: int = 42
+) -> Run:
+    """lib.report.start for a notebook of the old form."""
+    return report.start(notebook, profile, model, corpus, seed, kind=Run)
+
+
+def show_table(table: pd.DataFrame, digits: int = 3) -> None:
+    """A table as it should be read: without index, names in words, `digits` significant digits."""
+
+    def in_a_cell(value) -> str:
+        if not isinstance(value, float):
+            return str(value)
+        if np.isnan(value):
+            return ""
+        number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+        return number.replace("-", "−")
+
+    named = table.rename(columns=lambda column: str(column).replace("_", " "))
+    display(HTML(named.map(in_a_cell).to_html(index=False, border=0)))
+
+
+def does_width_pay(doubling: np.ndarray) -> str:
+    """What doubling all widths gains, [seeds], nats, and whether that is ten times its scatter over
+    seeds, as was asked for beforehand."""
+    words = f"Doubling all widths gains {doubling.mean():.3f} nats"
+    if len(doubling) < 2:
+        return f"{words}; one seed has no scatter."
+    times = doubling.mean() / np.std(doubling, ddof=1)
+    reached = "reached" if times >= 10 else "not reached"
+    return f"{words}, {times:.1f} times its SD over seeds; ten times were asked for: {reached}."
+
+
+def visible(gains: np.ndarray) -> str:
+    """The smallest effect that would be seen in a paired difference, [seeds], in nats."""
+    interval = over_seeds(gains)
+    half_width = interval.high - interval.value
+    return f"{half_width:.3f}" if np.isfinite(half_width) else ""
+
+
+def judge_gain(
+    run,
+    id: str,
+    here: np.ndarray,
+    control: np.ndarray,
+    others: Mapping[str, np.ndarray] | None = None,
+    level: float = 0.95,
+) -> None:
+    """Judge a row by a gain: the control's losses [seeds] less those here; `level` of its interval,
+    1 - 0.05 / k where k rows are judged together. `others`: the same gain under other recipes,
+    {name: [seeds]}; the row's line gives each, the outcome says where the sign turns, or where
+    alone a gain is visible."""
+    gain = over_seeds(control - here, level)
+    elsewhere = {name: over_seeds(values, level) for name, values in (others or {}).items()}
+    expected = -1 if rows().loc[id].side == "less" else 1
+    note, turns = under_other_recipes(gain, elsewhere, expected)
+    run.compare(id, gain, over_seeds(control), gain, note=note, turns=turns)
+
+
+def under_other_recipes(
+    gain: Interval, others: Mapping[str, Interval], expected: int
+) -> tuple[str, str]:
+    """A gain under other recipes in words; and those with which its sign turns, where both exclude
+    0 on different sides, with which alone it is visible (as the row says, whose sign is
+    `expected`, or the other way), or with which it is not."""
+    words, turned = [], []
+    seen = {"as stated": [], "the other way": []}
+    for name, other in others.items():
+        value = f"{other.value:+.3f}".replace("-", "−")
+        half_width = f" ± {other.high - other.value:.3f}" if np.isfinite(other.high) else ""
+        words.append(f"{name} {value}{half_width}")
+        if _sign(gain) * _sign(other) < 0:
+            turned.append(name)
+        if _sign(other):
+            way = "as stated" if _sign(other) == expected else "the other way"
+            seen[way].append(f"{name} ({value})")
+    turns = ""
+    if turned:
+        turns = f"the sign turns with {', '.join(turned)}"
+    elif not _sign(gain):
+        ways = [f"{way} with {', '.join(names)}" for way, names in seen.items() if names]
+        turns = "; ".join(ways)
+    elif unseen := [name for name, other in others.items() if not _sign(other)]:
+        turns = f"not visible with {', '.join(unseen)}"
+    return "; ".join(words), turns
+
+
+def _sign(gain: Interval) -> int:
+    """1 or -1 where an interval excludes 0, else 0."""
+    return int(gain.low > 0) - int(gain.high < 0)

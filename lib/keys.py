@@ -1,0 +1,189 @@
+"""What goes into a measurement, in words: what the keys of lib.cache and lib.kept are made of.
+
+A key says what was measured: which model, on which text, with what in which block's place and how
+that was made. It holds no number that was computed (another processor's last digit differs) and no
+name of a function, class or field, so that code can be renamed. A module stands for its words only
+while it computes what it did when they were given to it (`seal`): who changes it in place, copies
+and changes it, hooks it or switches dropout on has a module without words, and what is measured
+with it is kept nowhere.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+
+from lib.errors import InputError
+
+PLAIN = (str, int, float, bool, type(None))
+OF_LIBRARIES = ("lib", "torch", "transformers")
+"""where the classes of modules come from that may have words; a notebook's own have none"""
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def describe(value) -> str | dict | None:
+    """An input in words, or in several with a name each; None where it cannot be said."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, PLAIN):
+        return repr(value)
+    if isinstance(value, nn.Module):
+        return words_of(value)
+    if hasattr(value, "provenance"):
+        return value.provenance
+    if isinstance(value, Mapping):
+        parts = {k: in_one(v) for k, v in value.items()}
+        return None if None in parts.values() else "; ".join(f"{k}: {v}" for k, v in parts.items())
+    if isinstance(value, Sequence):
+        parts = [in_one(v) for v in value]
+        return None if None in parts else f"({', '.join(parts)})"
+    return None
+
+
+def in_one(value) -> str | None:
+    """An input in words, those with a name each joined."""
+    words = describe(value)
+    if isinstance(words, Mapping):
+        return ", ".join(f"{name} {said}" for name, said in words.items())
+    return words
+
+
+def settings(config, **names: str) -> dict[str, str]:
+    """The fields of a dataclass in words, {what `names` calls a field: its value}; what stands at
+    its default is left out, so that a new field with a default changes no key."""
+    usual = {f.name: f.default for f in fields(config)}
+    given = {field: getattr(config, field) for field in names}
+    return {names[f]: in_one(v) for f, v in given.items() if v != usual[f]}
+
+
+def digest(words: str) -> str:
+    """Sixteen signs that stand for words."""
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def seal(module: nn.Module, words: str | None) -> nn.Module:
+    """The module, which stands for these words as long as it computes what it computes now; None
+    for no words. Raises InputError for a module of which that cannot be seen."""
+    mark = None if words is None else fingerprint(module)
+    if words is not None and mark is None:
+        raise InputError(
+            f"{type(module).__name__} cannot have a key, for a part of it is defined in a notebook "
+            "and may change unseen: pass it without words, and it is measured each time."
+        )
+    module.__dict__.update(_words=words, _as_sealed=mark)
+    return module
+
+
+def compose(module: nn.Module, *parts) -> None:
+    """Give a module the words of what it is made of, a module's or plain ones; none if a part has
+    none."""
+    words = [describe(part) for part in parts]
+    mark = None if None in words else fingerprint(module)
+    module.__dict__.update(_words=mark and " ".join(words), _as_sealed=mark)
+
+
+def words_of(module: nn.Module) -> str | None:
+    """What a module was sealed as; None if it never was or is no longer what it was. A class of
+    lib may say so itself (lib.affine.Handle)."""
+    if hasattr(type(module), "provenance") and type(module).__module__.startswith("lib."):
+        hooked = any(getattr(module, hooks) for hooks in HOOKS)
+        return None if hooked else module.provenance
+    if _is_own(module):
+        return vars(module)["_own"][1]
+    words = vars(module).get("_words")
+    if words is None or vars(module)["_as_sealed"] != fingerprint(module):
+        return None
+    return words
+
+
+def own(part: nn.Module, words: str) -> None:
+    """Let a part of a model stand for these words in what holds it, which then need not look at its
+    weights: the model's own fingerprint covers them."""
+    part.__dict__["_own"] = id(part), words  # a copy carries the number of what it was copied from
+
+
+def _is_own(module: nn.Module) -> bool:
+    return vars(module).get("_own", (None, ""))[0] == id(module)
+
+
+def fingerprint(module: nn.Module, whole: bool = False) -> str | None:
+    """A digest of all that decides what a module computes: the classes of its parts, their values
+    and settings, hooks and mode. None where a part's class is defined outside of libraries. Weights
+    are read once, at about two gigabytes a second; unless `whole`, those of a model's own parts are
+    not read."""
+    parts: list[str] = []
+    seen: dict[int, str] = {}  # settings that parts share, such as a model's configuration
+    skipped: tuple[str, ...] = ()
+    for name, part in module.named_modules():
+        if skipped and name.startswith(skipped):
+            continue
+        kind = type(part)
+        if kind.__module__.split(".")[0] not in OF_LIBRARIES:
+            return None
+        parts.append(f"{name} {kind.__qualname__}")
+        if whole:  # what replaces an FFN is put into eval mode wherever it is used
+            parts.append(f"mode {part.training}")
+        if not whole and _is_own(part):
+            skipped = (*skipped, f"{name}.")
+            parts.append("the model's own")
+            continue
+        for hooks in HOOKS:
+            # Those of transformers itself note hidden states and change nothing.
+            own_hooks = [h for h in getattr(part, hooks).values() if not _of_transformers(h)]
+            parts += [f"{hooks} {id(hook)}" for hook in own_hooks]
+        if "forward" in vars(part):  # put in the place of its class's own
+            parts.append(f"forward {id(vars(part)['forward'])}")
+        for setting, value in vars(part).items():
+            if not setting.startswith("_") and setting not in ("training", "forward"):
+                parts.append(f"{setting} {_setting(value, seen)}")
+        tensors = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
+        parts += [f"{tensor} {_checksum(value)}" for tensor, value in tensors]
+    return digest("\n".join(parts))
+
+
+def _of_transformers(hook: Callable) -> bool:
+    return str(getattr(hook, "__module__", "")).startswith("transformers.")
+
+
+def _setting(value, seen: dict[int, str]) -> str:
+    """What an attribute of a module says of what it computes; tensors that a pass left behind say
+    nothing."""
+    if isinstance(value, PLAIN) and value is not None:
+        return repr(value)
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {zlib.crc32(np.ascontiguousarray(value).data)}"
+    if isinstance(value, tuple | list):
+        return str([_setting(v, seen) for v in value])
+    if isinstance(value, Mapping):
+        return str([f"{k} {_setting(v, seen)}" for k, v in value.items()])
+    if isinstance(value, PreTrainedConfig):
+        if id(value) not in seen:
+            told = value.to_dict()
+            for name in ("_name_or_path", "transformers_version"):
+                told.pop(name, None)
+            seen[id(value)] = json.dumps(told, sort_keys=True, default=str)
+        return seen[id(value)]
+    if callable(value) and not isinstance(value, nn.Module):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return ""
+
+
+def _checksum(tensor: torch.Tensor) -> str:
+    if tensor.is_meta:
+        return f"{tensor.dtype} {tuple(tensor.shape)} meta"
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    data = flat.view(torch.uint8).numpy().data if flat.numel() else b""
+    return f"{tensor.dtype} {tuple(tensor.shape)} {zlib.crc32(data)}"

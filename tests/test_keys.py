@@ -1,0 +1,240 @@
+"""What a key stands for: inputs in words, and modules that are still what they were."""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lib.affine import AffineMap, Handle, constant
+from lib.cache import cached
+from lib.errors import InputError
+from lib.gates import Gate, Masked, Routed
+from lib.keys import describe, fingerprint, seal, settings, words_of
+from lib.linear import fit_maps
+from lib.model import load_subject
+from lib.moments import Moments
+from lib.swap import document_losses, sweep, token_sweep
+
+
+class OfANotebook(nn.Module):
+    """An FFN of a notebook's own with noise."""
+
+    def __init__(self, ffn, seed):
+        super().__init__()
+        self.ffn, self.seed = ffn, seed
+
+    def forward(self, x):
+        generator = torch.Generator().manual_seed(self.seed)
+        return self.ffn(x) + torch.randn(x.shape, generator=generator)
+
+
+def by_data(model):
+    model.lm_head.weight.data.mul_(0.5)
+
+
+def in_place(model):
+    with torch.no_grad():
+        model.lm_head.weight.mul_(0.5)
+
+
+def new_parameter(model):
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach() * 0.5)
+
+
+def new_module(model):
+    model.lm_head = nn.Linear(*reversed(model.lm_head.weight.shape), bias=False)
+
+
+def a_hook(model):
+    model.lm_head.register_forward_hook(lambda _, __, out: out * 0.5)
+
+
+def a_buffer(model):
+    model.register_buffer("of_mine", torch.ones(1))
+
+
+def precision(model):
+    model.to(torch.bfloat16)
+
+
+def dropout(model):
+    model.train()
+
+
+def own_forward(model):
+    model.lm_head.forward = lambda x: x
+
+
+def a_setting(model):
+    model.model.norm.variance_epsilon = 0.1
+
+
+WAYS = [by_data, in_place, new_parameter, new_module, a_hook, a_buffer, precision, dropout,
+        own_forward, a_setting]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", WAYS)
+def test_a_model_that_was_changed_is_no_longer_the_model_of_that_name(change):
+    model = load_subject("tiny-llama", device="cpu")
+    assert model.provenance.startswith("tiny-llama ")
+    change(model.model)
+    assert model.provenance is None and document_losses.key(model, _windows(model)) is None
+
+
+def _windows(subject):
+    from lib.text import cut_windows, load_corpus
+
+    return cut_windows(load_corpus("wikipedia-sample").test, subject.tokenizer, 64)[:3]
+
+
+def test_a_changed_model_is_measured_as_it_is_now(own_cache):
+    model = load_subject("tiny-llama", device="cpu")
+    windows = _windows(model)
+    before = sweep(model, windows, {}).perplexity
+    model.model.lm_head.weight.data.mul_(0.5)
+    after = sweep(model, windows, {}).perplexity
+    assert after == pytest.approx(token_sweep(model, windows, {}).perplexity, rel=1e-6)
+    assert abs(after / before - 1) > 0.1
+    model.model.lm_head.weight.data.mul_(2)
+    assert model.provenance and sweep(model, windows, {}).perplexity == pytest.approx(before)
+
+
+def test_a_pass_and_a_measurement_leave_a_model_what_it_is(each_subject, own_cache):
+    words = each_subject.provenance
+    sweep(each_subject, _windows(each_subject), {})
+    assert words and each_subject.provenance == words
+    with each_subject.unchanging():
+        assert each_subject.provenance == words
+
+
+def test_a_map_that_was_changed_or_copied_and_changed_has_no_words(subject, fit, own_cache):
+    affine = fit_maps(subject, fit).plain[2]
+    words, same = words_of(affine), copy.deepcopy(affine)
+    assert words and words_of(same) == words
+    same.weight.data[0, 0] += 1
+    assert words_of(same) is None and words_of(affine) == words
+    affine.bias += 1
+    assert words_of(affine) is None
+
+
+def test_changed_maps_are_measured_anew(subject, fit, test, own_cache):
+    maps = fit_maps(subject, fit).plain
+    before = sweep(subject, test, {(2, "map"): maps[2]}).nats("map")[2]
+    maps[2].weight.mul_(0.5)
+    after = sweep(subject, test, {(2, "map"): maps[2]}).nats("map")[2]
+    exact = token_sweep(subject, test, {(2, "map"): maps[2]})
+    assert after == pytest.approx((exact.swapped[2, "map"] - exact.base).mean(), abs=1e-7)
+    assert abs(after - before) > 1e-3
+
+
+def test_a_part_that_a_notebook_defines_has_no_words_and_is_measured_each_time(
+    subject, test, own_cache
+):
+    ffn = subject.blocks[2].original
+    one, other = (sweep(subject, test, {(2, "noise"): OfANotebook(ffn, s)}) for s in (1, 2))
+    assert one.nats("noise")[2] != other.nats("noise")[2]
+    with pytest.raises(InputError, match="OfANotebook cannot have a key"):
+        seal(OfANotebook(ffn, 1), "noise")
+    inside = Routed(OfANotebook(ffn, 1), constant(torch.zeros(128), "zero"), Gate([], []))
+    assert fingerprint(inside) is None and words_of(inside) is None
+
+
+def test_routed_ffns_are_what_their_parts_are(subject, fit, own_cache):
+    ffn, maps = subject.blocks[2].original, fit_maps(subject, fit).plain
+    masks = [Masked(np.ones((1, 4), bool), words) for words in ("all", "all", None)]
+    one, same, without = (Routed(ffn, maps[2], mask) for mask in masks)
+    assert words_of(one) == words_of(same) is not None and words_of(without) is None
+    one.router.mask[0, 0] = False
+    assert words_of(one) is None
+    same.surrogate.bias.data += 1
+    assert words_of(same) is None
+
+
+def test_no_key_of_a_map_hangs_on_what_was_fitted(subject, fit, test, own_cache, monkeypatch):
+    """All fits times 1 + 10⁻⁶: another processor's last digits."""
+    from lib.linear import fit as fit_all
+
+    def keys() -> list:
+        fits = fit_all(subject, fit)
+        several = (fits.maps, fits.massive_kept, fits.mean_output)
+        return [document_losses.key(subject, test, b, m) for of in several for b, m in of.items()]
+
+    before = keys()
+    exact = Moments.fit
+
+    def scaled(self, *args):
+        affine = exact(self, *args)
+        return AffineMap(affine.weight * (1 + 1e-6), affine.bias * (1 + 1e-6))
+
+    monkeypatch.setattr(Moments, "fit", scaled)
+    monkeypatch.setenv("NONLINEARITY_CACHE", str(own_cache / "another"))
+    assert keys() == before and None not in before
+
+
+def test_a_share_stands_in_a_key_and_not_the_threshold_that_reaches_it():
+    gate = seal(Gate([torch.ones(1, 2)], [torch.zeros(1)]), "a gate")
+    rows = torch.randn(100, 2)
+    words = [words_of(gate.at_share(x, 0.25, "some text")) for x in (rows, rows * (1 + 1e-6))]
+    assert words[0] == words[1] == "a gate, share 0.25 of some text"
+    assert words_of(gate.at_share(rows, 0.25)) is None
+
+
+def test_a_handle_is_made_when_it_is_first_used():
+    made = []
+
+    def make():
+        made.append(1)
+        return AffineMap(torch.eye(3), torch.ones(3))
+
+    handle = Handle("the identity and one", make)
+    assert words_of(handle) == "the identity and one" and not made
+    assert torch.equal(handle(torch.zeros(3)), torch.ones(3)) and made == [1]
+    assert handle.weight.shape == (3, 3) and not handle.massive(torch.zeros(2, 3)).any()
+    assert words_of(handle) == "the identity and one" and made == [1]
+    handle.bias.add_(1)
+    assert words_of(handle) is None
+    assert torch.equal(handle.double()(torch.zeros(3)), 2 * torch.ones(3))
+
+
+def test_names_are_of_no_account_and_versions_are():
+    def before(model, share=0.5):
+        return model
+
+    def renamed(lm, part=0.5, new=3):
+        return lm
+
+    one = cached("measured", 1, model="model", share="share")(before)
+    same = cached("measured", 1, lm="model", part="share", new="of late")(renamed)
+    assert one.key("m") == same.key("m") == same.key("m", 0.5, 3)
+    assert one.key("m", 0.25) == same.key("m", part=0.25) != one.key("m")
+    assert same.key("m", new=4) != same.key("m")
+    assert cached("measured", 2, model="model", share="share")(before).key("m") != one.key("m")
+    with pytest.raises(TypeError, match="say for each of"):
+        cached("measured", 1, model="model")(before)
+
+
+def test_a_field_at_its_default_changes_no_words():
+    @dataclass(frozen=True)
+    class Before:
+        steps: int = 5
+        rate: float = 0.1
+
+        @property
+        def provenance(self):
+            return settings(self, steps="steps", rate="rate")
+
+    @dataclass(frozen=True)
+    class After:
+        n_steps: int = 5
+        lr: float = 0.1
+        new: bool = False
+
+        @property
+        def provenance(self):
+            return settings(self, n_steps="steps", lr="rate", new="of late")
+
+    assert describe(Before(7)) == describe(After(7)) == {"steps": "7"}
+    assert describe(After(new=True)) == {"of late": "True"}
