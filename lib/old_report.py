@@ -35,6 +35,7 @@ from lib.paper import (  # noqa: F401, for notebooks of the old form
 )
 from lib.paper import format_interval as in_words
 from lib.paper import numbers as published  # noqa: F401
+from lib.report import MODEL_NOTES, ROOT  # noqa: F401, for notebooks of the old form
 from lib.stats import Interval, over_seeds
 from lib.text import Corpus, Windows
 

@@ -161,6 +161,8 @@ def as_page(done, name: str, parameters: dict, target: Path):
     another one's, which gets a first cell of its own."""
     if "answer" not in done.cells[0].metadata.get("tags", []):  # a page of the old form
         return done
+    import nbformat
+
     from lib import page  # takes seconds to load
     from lib.report import Run
 
@@ -168,7 +170,8 @@ def as_page(done, name: str, parameters: dict, target: Path):
     chosen = {what: parameters.get(what) or usual[what] for what in ("model", "corpus")}
     run = Run(name, parameters["profile"], chosen["model"], chosen["corpus"], parameters["seed"])
     about = {"folder": run.folder, "profile": run.profile, **chosen}
-    done.cells = page.of_another_run(done.cells, name, about, target)
+    cells = page.of_another_run(done.cells, name, about, target)
+    done.cells = [nbformat.from_dict(cell) for cell in cells]
     return done
 
 
