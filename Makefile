@@ -28,7 +28,7 @@ test: $(READY) lint  ## lint, tests, and every notebook at the smoke profile
 	OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/python -m pytest -n 2 --nbmake tests notebooks
 
 lint: $(READY)
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check lib tests
 
 lab: $(READY)  ## JupyterLab
