@@ -13,6 +13,8 @@ export PROFILE MODEL CORPUS SEED PAPER N JOBS
 # Exact pins, and an editable install that editors and type checkers can follow.
 INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
   --constraint constraints.txt --config-settings editable_mode=compat --editable
+# Names and texts are UTF-8, whatever the locale.
+export PYTHONUTF8 = 1
 # Set-up compiles nothing, so what the first import compiles must be kept.
 unexport PYTHONDONTWRITEBYTECODE
 

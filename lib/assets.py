@@ -94,7 +94,11 @@ def embedded_folder(name: str) -> Path:
 def _is_whole(folder: Path) -> bool:
     """Whether a converted model's weights are there as they were written; else it is made anew."""
     weights, size = folder / "model.safetensors", folder / "size"
-    return weights.is_file() and size.is_file() and size.read_text() == str(weights.stat().st_size)
+    return (
+        weights.is_file()
+        and size.is_file()
+        and size.read_text("utf-8") == str(weights.stat().st_size)
+    )
 
 
 def join_parts(asset: Asset) -> bytes:
@@ -168,4 +172,5 @@ def _dequantize(name: str, gguf: Path, folder: Path) -> None:
     model.load_state_dict(quantized.state_dict())
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
-    (folder / "size").write_text(str((folder / "model.safetensors").stat().st_size))
+    size = (folder / "model.safetensors").stat().st_size
+    (folder / "size").write_text(str(size), encoding="utf-8")

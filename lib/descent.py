@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.affine import AffineMap
+from lib.affine import ROUNDING, AffineMap, precision_of
 from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import Rows
@@ -51,6 +51,7 @@ class Descent:
     kind="kind",
     whiten="whitened",
 )
+@torch.enable_grad()
 def descend(
     rows: Rows,
     block: int,
@@ -130,7 +131,8 @@ def _whitening(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     changes."""
     mean = x.double().mean(0)
     values, directions = torch.linalg.eigh((x.double() - mean).T @ (x.double() - mean) / len(x))
-    keep = values > torch.finfo(values.dtype).eps * len(values) * values[-1]
+    of_rows = (ROUNDING * precision_of(x)) ** 2  # of a variance
+    keep = values > max(of_rows, torch.finfo(values.dtype).eps * len(values)) * values[-1]
     scale = (values[keep].mean() / values[keep]).sqrt()
     return mean.float(), ((directions[:, keep] * scale) @ directions[:, keep].T).float()
 

@@ -210,6 +210,7 @@ def _from_standardized(
     return Gate(weights, biases, relu=relu)
 
 
+@torch.enable_grad()
 def fit_loss_gate(
     x: np.ndarray,
     need: np.ndarray,
@@ -317,7 +318,8 @@ class Routed(nn.Module):
         self.linear = self.used(x)
         y = self.surrogate(x)
         if not self.linear.all():
-            y[~self.linear] = self.ffn(x[~self.linear])
+            # As a batch of one: a mixture of experts reads three dimensions.
+            y[~self.linear] = self.ffn(x[~self.linear][None])[0]
         return y
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from tqdm import tqdm
 
 from lib.errors import InputError
-from lib.model import Block, Subject, find_layers
+from lib.model import Block, Subject, hidden_of, resume_at
 from lib.text import Windows
 
 OnFFN = Callable[[int, torch.Tensor, torch.Tensor], None]
@@ -66,13 +66,9 @@ def _hand_over_residual(index: int, on_residual: OnResidual) -> Callable:
     """A forward pre-hook that hands over the residual stream and changes nothing."""
 
     def hook(_, args: tuple, kwargs: dict) -> None:
-        on_residual(index, _hidden(args, kwargs))
+        on_residual(index, hidden_of(args, kwargs))
 
     return hook
-
-
-def _hidden(args: tuple, kwargs: dict) -> torch.Tensor:
-    return args[0] if args else kwargs["hidden_states"]
 
 
 @torch.no_grad()
@@ -158,10 +154,12 @@ def check_windows(subject: Subject, windows: Windows) -> None:
             f"windows of {n} tokens exceed the context of {subject.name}, {context}: cut shorter "
             "windows, or choose a model with a longer context."
         )
-    if subject.n_start and not (windows.tokens[:, 0] == subject.start_token).all():
+    start = torch.tensor(subject.start_tokens, dtype=windows.tokens.dtype)
+    if not (windows.tokens[:, : len(start)] == start).all():
         raise InputError(
-            f"{windows.name}: not every window begins with token {subject.start_token}, which the "
-            f"tokenizer of {subject.name} puts in front of a text: cut the windows with it."
+            f"{windows.name}: not every window begins with token "
+            f"{' '.join(map(str, subject.start_tokens))}, which the tokenizer of "
+            f"{subject.name} puts in front of a text: cut the windows with it."
         )
     if int(windows.tokens.max()) >= subject.model.get_input_embeddings().num_embeddings:
         raise InputError(
@@ -241,7 +239,8 @@ class StandIn(nn.Module):
             stays = torch.zeros(x.shape[:-1], dtype=torch.bool, device=x.device)
         stays[:, : self.n_start] = True
         if stays.any():
-            y[stays] = self.ffn(x[stays])
+            # As a batch of one: a mixture of experts reads three dimensions.
+            y[stays] = self.ffn(x[stays][None])[0]
         return y
 
 
@@ -309,52 +308,11 @@ def slices(n: int, size: int = 16) -> list[slice]:
     return [slice(start, start + size) for start in range(0, n, size)]
 
 
-class Replay(nn.Module):
-    """Stands in for a decoder layer and hands on `hidden`, or what it is given if None."""
-
-    def __init__(self, layer: nn.Module, hidden: torch.Tensor | None, returns_tuple: bool):
-        super().__init__()
-        # Models read attributes of their layers (Gemma, Qwen: attention_type) and find the
-        # original's; kept out of the module tree, so that the state dict stays as it is.
-        self.__dict__["stands_for"] = layer
-        self.hidden, self.returns_tuple = hidden, returns_tuple
-
-    def __getattr__(self, name: str):
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["stands_for"], name)
-
-    def forward(self, *args, **kwargs):
-        hidden = _hidden(args, kwargs) if self.hidden is None else self.hidden
-        return (hidden, None) if self.returns_tuple else hidden
-
-
 @contextlib.contextmanager
 def resume(subject: Subject, start: int, hidden: torch.Tensor) -> Iterator[None]:
     """While open, a forward pass begins at block `start` with the residual stream `hidden` [batch,
-    position, d_model].
-
-    The blocks before it are replaced by modules that replay `hidden`, so no architecture's own
-    forward is touched. The tokens given to the model must be those `hidden` was recorded on.
-    """
+    position, d_model]. The tokens given to the model must be those `hidden` was recorded on."""
     get_block(subject, start)
-    container, layers = find_layers(subject.model), [b.layer for b in subject.blocks]
-
-    def first(_, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if args:
-            return (hidden, *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": hidden}
-
-    handle = None
-    try:
-        if start == 0:  # no layer stands before it, so its own input is replaced
-            handle = layers[0].register_forward_pre_hook(first, with_kwargs=True)
-        for i in range(start):
-            container[i] = Replay(layers[i], None if i else hidden, subject.layers_return_tuples)
+    layers = [block.layer for block in subject.blocks]
+    with resume_at(subject.model, layers, start, hidden, subject.layers_return_tuples):
         yield
-    finally:
-        for i, layer in enumerate(layers):
-            container[i] = layer
-        if handle:
-            handle.remove()

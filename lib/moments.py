@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from lib.affine import AffineMap
+from lib.affine import ROUNDING, AffineMap, precision_of
 from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import forward
@@ -36,15 +36,19 @@ class Moments:
     """[d_in, d_out]: Σ (x-x̄)(y-ȳ)ᵀ"""
     syy: torch.Tensor
     """[d_out]: Σ (y-ȳ)², the diagonal only"""
+    precision: float = torch.finfo(torch.float32).eps
+    """the relative precision of the rows' x"""
 
     @classmethod
     def of(cls, x: torch.Tensor, y: torch.Tensor) -> "Moments":
         """Moments of rows x [n, d_in], y [n, d_out]."""
+        precision = precision_of(x)
         x, y = x.double(), y.double()
         mean_x, mean_y = x.mean(0), y.mean(0)
         both = torch.cat([x - mean_x, y - mean_y], 1)
         sxx, sxy = (both[:, : x.shape[1]].T @ both).split([x.shape[1], y.shape[1]], 1)
-        return cls(len(x), mean_x, mean_y, sxx, sxy, both[:, x.shape[1] :].square().sum(0))
+        syy = both[:, x.shape[1] :].square().sum(0)
+        return cls(len(x), mean_x, mean_y, sxx, sxy, syy, precision)
 
     def __add__(self, other: "Moments") -> "Moments":
         return self._merge(other, +1)
@@ -66,19 +70,22 @@ class Moments:
             (self.sxx + sign * other.sxx).addr_(dx, dx, alpha=between),
             (self.sxy + sign * other.sxy).addr_(dx, dy, alpha=between),
             (self.syy + sign * other.syy + between * dy.square()).clamp_min(0),
+            max(self.precision, other.precision),
         )
 
     @cached_property
     def eigen(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Eigenvalues [r], ascending, and eigenvectors [d_in, r] of Sxx above the cut-off of a
-        Hermitian pseudo-inverse, eps · d · e_max. (LayerNorm makes one direction of its output
-        exactly constant, so such directions are the rule in GPT-2 and Pythia.)"""
+        """Eigenvalues [r], ascending, and eigenvectors [d_in, r] of Sxx, of directions that vary by
+        more than rounding: above the cut-off of a Hermitian pseudo-inverse, eps · d · e_max, and
+        above what the precision of the rows makes of a constant direction. (LayerNorm makes one
+        direction of its output constant, so such directions are the rule in GPT-2 and Pythia.)"""
         if not torch.isfinite(self.sxx).all():
             raise InputError(
                 f"the {self.n} rows hold values that are no numbers or too large: leave these out."
             )
         e, v = torch.linalg.eigh(self.sxx)
-        keep = e > torch.finfo(e.dtype).eps * len(e) * e[-1]
+        of_rows = (ROUNDING * self.precision) ** 2  # of a variance
+        keep = e > max(of_rows, torch.finfo(e.dtype).eps * len(e)) * e[-1]
         return e[keep], v[:, keep]
 
     def fit(self, ridge: float = 0.0) -> AffineMap:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from lib.assets import EMBEDDED
-from lib.errors import unknown
+from lib.errors import InputError, unknown
 
 # What several notebooks share; what one alone uses stands below its parameters, as run.pick(...).
 PROFILES = {
@@ -58,21 +58,40 @@ def models_known() -> list[str]:
     return [*EMBEDDED, *tiny_models(), *PRESETS]
 
 
+def model_folder(name: str) -> Path | None:
+    """The reader's own folder that a model's name stands for; None for a known name, and for one of
+    the hub. A known name is that model, whatever folders are here; ./name is the folder."""
+    plain = str(name).removesuffix(RANDOM)
+    if plain in models_known() or not os.path.isdir(plain):
+        return None
+    return Path(plain)
+
+
 def check_model(name: str) -> None:
     """Raise InputError for a name that can be no model; loads nothing."""
     plain = str(name).removesuffix(RANDOM)
-    if plain in models_known() or os.path.isdir(plain):
+    if plain in models_known() or model_folder(plain):
         return
+    if plain.endswith(".gguf") or os.path.isfile(plain):
+        raise InputError(
+            f"model {name!r} is a file: give the folder of a model saved with save_pretrained "
+            "(a GGUF file is read by transformers' gguf_file= and saved from there)."
+        )
     if plain.count("/") != 1 or plain.startswith((".", "/", "~")):
         raise unknown("model", name, [*models_known(), "a folder", "owner/name on the hub"])
 
 
 def label(name: str) -> str:
-    """A model's, corpus's or folder's name as part of a path: unlike for paths that differ, and
-    without signs that a shell, a browser or Snakemake reads."""
-    path = Path(name.removesuffix(RANDOM))
-    shown = path.name.removesuffix(".txt") if not path.is_dir() else path.resolve().name
-    if path.exists():  # two files of one name are two texts
-        shown += "-" + hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]
+    """A model's, corpus's or folder's name as part of a path: unlike for names that stand for
+    different things, and without signs that a shell, a browser or Snakemake reads."""
+    plain = name.removesuffix(RANDOM)
+    path = Path(plain)
+    shown = path.resolve().name if path.is_dir() else path.name.removesuffix(".txt")
+    if plain in models_known():
+        shown = plain
+    elif path.exists():  # two files of one name are two texts
+        shown += "-" + hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:6]
+    elif "/" in plain:  # two owners' models of one name
+        shown = plain.replace("/", "--")
     random = "~random" if name.endswith(RANDOM) else ""
     return re.sub(r"[^\w.~-]", "_", shown + random)

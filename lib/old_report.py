@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, Image, Markdown, display, update_display
 
-from lib import report
+from lib import plots, report
 from lib.errors import InputError, unknown
 from lib.files import whole
 from lib.model import Subject
@@ -408,6 +408,7 @@ class Run(report.Run):
 
     def sample(self, subject: Subject, text: Corpus) -> MeasuredText:
         """The run's windows of a text under the names of the fourth edition."""
+        report.check_depth(subject, 1 if self.notebook[:2] in ("00", "02", "09", "10") else 5)
         return MeasuredText(*super().sample(subject, text))
 
     def table(self, table: pd.DataFrame, name: str, show: bool = True, digits: int = 3) -> None:
@@ -431,6 +432,7 @@ class Run(report.Run):
             else report.ROOT / "runs" / "figures" / self.folder.parent.name
         )
         with whole(home / name) as part:
+            plots.plain_names(figure, self.model, self.corpus)
             figure.savefig(part, format="png", dpi=160)
             png = part.read_bytes()
         plt.close(figure)
@@ -512,7 +514,9 @@ class Run(report.Run):
         update_display(Markdown(f"> **The answer.** {text}"), display_id="answer")
         lines = {"notebook": self.notebook, "answer": text, "figure": self.main_figure}
         with whole(self.folder / "answer.json") as part:
-            part.write_text(json.dumps(lines, ensure_ascii=False, indent=1) + "\n")
+            part.write_text(
+                json.dumps(lines, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+            )
 
     def end(self, **facts) -> None:
         """Fill the table at the top, keep it and the provenance beside the tables, and show the

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lib import paper
 from lib.errors import InputError
-from lib.names import COMMITTED
+from lib.names import COMMITTED, label
 from lib.report import MODEL_NOTES
 from lib.stats import Contrast, Interval
 from lib.text import DATA
@@ -93,7 +93,7 @@ def of_another_run(cells: list[dict], notebook: str, run: dict, page: Path) -> l
     figure = Path(run["folder"]) / f"{notebook[:2]}_main.png"
     if figure.exists():
         parts.append(f"![The main figure]({os.path.relpath(figure, page.parent)})")
-    name = Path(run["model"]).name
+    name = label(run["model"])
     if table := claims_table(notebook, name, Path(run["folder"]), is_committed=False):
         parts.append("\n".join([MARKERS[0], table, MARKERS[1]]))
     first = cells[0] | {"source": "\n\n".join(parts)}

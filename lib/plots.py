@@ -42,6 +42,13 @@ def style() -> None:
     sns.set_theme(context="notebook", style="ticks", palette=COLOURS, rc=rc)
 
 
+def plain_names(figure: plt.Figure, *names: str) -> None:
+    """Have names stand in a figure as they are: matplotlib reads signs such as $ as a formula."""
+    for text in figure.findobj(mpl.text.Text):
+        if any(name in text.get_text() for name in names):
+            text.set_parse_math(False)
+
+
 def block_axis(ax: plt.Axes, n_blocks: int) -> None:
     """Integer block numbers on the x axis."""
     ax.set_xlabel("block (zero-indexed)")
@@ -114,9 +121,10 @@ def forest(
 
 
 def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> None:
-    """Each point's name beside it."""
-    for at_x, at_y, name in zip(x, y, names):
-        ax.annotate(str(name), (at_x, at_y), (4, 3), textcoords="offset points", fontsize=9)
+    """Each point's name beside it, above and below in turn, for neighbours are often close."""
+    for k, (at_x, at_y, name) in enumerate(zip(x, y, names)):
+        beside = (4, -11 if k % 2 else 3)  # points of a line
+        ax.annotate(str(name), (at_x, at_y), beside, textcoords="offset points", fontsize=9)
 
 
 def by_depth(table: pd.DataFrame, y: str, hue: str, ax: plt.Axes, style: str | None = None) -> None:

@@ -393,6 +393,7 @@ def _start_at(model: nn.Module, affine: AffineMap) -> None:
     model.bias.copy_(affine.bias)
 
 
+@torch.enable_grad()
 def _train(
     model: nn.Module,
     predict: Callable[[torch.Tensor], torch.Tensor],

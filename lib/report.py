@@ -36,6 +36,8 @@ from lib.text import (
 )
 
 ROOT = DATA.parent
+LEAST_DOCUMENTS = 6
+"""of a test text; there is no interval below"""
 RENDER = "NONLINEARITY_RENDER"  # set by make render: this run makes what the repository shows
 COMMAND = "NONLINEARITY_COMMAND"  # set by our commands, which take care of a page's words
 MODEL_NOTES = {
@@ -92,9 +94,11 @@ class Run:
         """By how much token budgets shrink: the second model's at `study` are a third."""
         return 3 if self.model in COMMITTED[1:] and self.profile == "study" else 1
 
-    def load(self) -> tuple[Subject, Sample]:
-        """The run's model and its windows of the run's text."""
+    def load(self, least_blocks: int = 1) -> tuple[Subject, Sample]:
+        """The run's model and its windows of the run's text. Raises InputError for a model with
+        fewer blocks than this notebook needs."""
         subject = load_subject(self.model)
+        check_depth(subject, least_blocks)
         sample = self.sample(subject, load_corpus(self.corpus))
         self.behind = {
             "documents": sample.test.n_documents,
@@ -107,7 +111,7 @@ class Run:
         """The run's windows of a text for a measured subject, disjoint by document: for maps, for
         gates and routers, and the one test sample (lib.text.measured_sample)."""
         budget = PROFILES[self.profile]
-        parts = measured_sample(text, read_before=subject.name in tiny_models())
+        parts = measured_sample(text, read_before=self.model in tiny_models())
 
         def cut(part: str) -> Windows:
             documents = getattr(parts, part)[: budget.get("most_documents")]
@@ -118,10 +122,17 @@ class Run:
             return windows.take(min(n_tokens // self.divisor, windows.n_tokens))
 
         n_documents = -(-budget["test_documents"] // self.divisor)
+        test = cut("test").per_document(budget["test_windows"], n_documents)
+        if test.n_documents < LEAST_DOCUMENTS:
+            raise InputError(
+                f"corpus {text.name!r} has {test.n_documents} test documents of at least "
+                f"{budget['seq_len']} tokens, and intervals need {LEAST_DOCUMENTS}: give a text of "
+                "at least 120,000 characters, or shorter windows by another profile."
+            )
         return Sample(
             up_to(cut("maps"), budget["map_tokens"]),
             up_to(cut("gates"), budget["gate_tokens"]),
-            cut("test").per_document(budget["test_windows"], n_documents),
+            test,
         )
 
     def keep(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -134,13 +145,13 @@ class Run:
     def with_committed(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table that was kept, with the same table of the committed models below it (never of
         this run's own): columns model, profile, documents and fitted tokens tell them apart."""
-        own = {"model": self.model, "profile": self.profile, **self.behind}
+        own = {"model": label(self.model), "profile": self.profile, **self.behind}
         parts = [table.assign(**own)]
         for model in self._others():
             folder = self._committed(model)
             path = folder / f"{table.attrs['name']}.csv"
             if path.exists():
-                of_run = json.loads((folder / "provenance.json").read_text())
+                of_run = json.loads((folder / "provenance.json").read_text("utf-8"))
                 behind = {name: of_run[name] for name in self.behind if name in of_run}
                 parts.append(pd.read_csv(path).assign(model=model, profile="study", **behind))
         return pd.concat(parts, ignore_index=True)
@@ -156,6 +167,7 @@ class Run:
         """A figure to end a cell with, kept in figures/ when the committed notebooks are made.
         `alt` is one sentence for who does not see it; "main" is shown at the top as well."""
         png = BytesIO()
+        plots.plain_names(figure, self.model, self.corpus)
         figure.savefig(png, format="png", dpi=160)
         plt.close(figure)
         path = self.figure_path(what)
@@ -225,7 +237,7 @@ class Run:
             "seconds of this run": round(time.time() - self.began),
         }
         with whole(self.folder / "provenance.json") as part:
-            part.write_text(json.dumps(facts, indent=1) + "\n")
+            part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         display(Markdown("*" + " · ".join(f"{k} {v}" for k, v in facts.items()) + "*"))
 
 
@@ -247,6 +259,12 @@ def start(
     _check_parameters()
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise InputError(f"seed {seed!r} is no whole number from 0 to 2**32 - 1: give one like 42.")
+    for name, value in (("model", model), ("corpus", corpus)):
+        if value is not None and not isinstance(value, str):
+            raise InputError(
+                f"{name} {value!r} is a {type(value).__name__}, no name: hand it over as text, by "
+                "papermill's -r in the place of -p."
+            )
     usual = PROFILES[profile]
     run = kind(notebook, profile, model or usual["model"], corpus or usual["corpus"], seed)
     check_model(run.model)
@@ -264,6 +282,15 @@ def start(
     return run
 
 
+def check_depth(subject: Subject, least: int) -> None:
+    """Raise InputError for a model with fewer blocks than a notebook needs."""
+    if len(subject) < least:
+        raise InputError(
+            f"{subject.name} has {len(subject)} blocks, and this notebook compares parts of at "
+            f"least {least}: choose a deeper model, or notebook 00."
+        )
+
+
 def _check_parameters() -> None:
     """Raise InputError if papermill injected a name that the notebook's own cells do not set."""
     shell = get_ipython()
@@ -271,17 +298,24 @@ def _check_parameters() -> None:
     known: set[str] = set()
     for cell in cells:
         if cell.startswith("# Parameters"):
-            for name in sorted(_assigned(cell) - known):
+            # With --inject-paths papermill adds names of its own.
+            given = {n for n in _assigned(cell) if not n.startswith("PAPERMILL_")}
+            for name in sorted(given - known):
                 raise unknown("parameter", name, sorted(known))
-        elif not cell.lstrip().startswith(("%", "!")):
+        else:
             known |= _assigned(cell)
 
 
 def _assigned(cell: str) -> set[str]:
-    """Names that a cell's own statements assign."""
+    """Names that a cell's own statements assign; none for one that Python does not read, such as a
+    magic or a slip of the reader's."""
+    try:
+        statements = ast.parse(cell).body
+    except SyntaxError:
+        return set()
     names = set()
-    for statement in ast.parse(cell).body:
-        if isinstance(statement, ast.Assign):
-            targets = statement.targets
-            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    for statement in statements:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else targets
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
     return names

@@ -307,7 +307,7 @@ def arithmetic_saved(
     used = module.linear.cpu().numpy()
     saved = np.where(used, _saved_by_map(module.surrogate, n_params), 0.0)
     if isinstance(module.ffn, Thinned) and not used.all():
-        saved[~used] = module.ffn.saved.numpy()
+        saved[~used] = module.ffn.saved.numpy().ravel()
     if isinstance(module.router, Gate):
         saved = saved - sum(w.numel() for w in module.router.weights) / n_params
     return used, saved

@@ -83,6 +83,13 @@ def plan(config: dict) -> dict[str, dict]:
         from lib.text import check_corpus  # takes two seconds to load
 
         check_corpus(corpus)
+    for name in ("model", "corpus"):
+        value = str(config.get(name) or "")
+        if {*"{}"} & {*value}:
+            raise InputError(
+                f"{name} {value!r} has braces in its name, which Snakemake reads as a pattern: "
+                "rename it, or run the notebook with papermill."
+            )
     names = notebooks(str(config.get("number", "")), config.get("paper") or "")
     reports = {}
     for model in _listed(config.get("model"), ""):
@@ -106,7 +113,10 @@ def plan(config: dict) -> dict[str, dict]:
 
 
 def _listed(value, default: str) -> list[str]:
-    """The parts of a comma-separated setting; `default` alone where it has none."""
+    """The parts of a comma-separated setting; `default` alone where it has none. A folder with a
+    comma in its name is one."""
+    if value and os.path.isdir(str(value)):
+        return [str(value)]
     return [part for part in str(value or "").split(",") if part] or [default]
 
 
@@ -116,7 +126,7 @@ def inputs_of(parameters: dict) -> list[str]:
     paths = [Path(parameters[name]) for name in ("corpus", "model") if name in parameters]
     files = [p for p in paths if p.is_file()]
     files += [p for folder in paths if folder.is_dir() for p in sorted(folder.glob("*.*"))]
-    return [str(p).replace("{", "{{").replace("}", "}}") for p in files if p.is_file()]
+    return [str(p) for p in files if p.is_file() and not {*"{}"} & {*str(p)}]
 
 
 def one(path: str, parameters: dict) -> None:
@@ -128,7 +138,7 @@ def one(path: str, parameters: dict) -> None:
     die_with_parent()
     target, name, began = ROOT / "runs" / f"{path}.ipynb", Path(path).name, time.time()
     part = target.with_name(f".{name}.part.ipynb")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    made(target.parent)
 
     def tell(what: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}  {path}  {what}", flush=True)
@@ -193,6 +203,18 @@ def execute(source: Path, target: Path, parameters: dict) -> None:
         os.close(terminal)
 
 
+def made(folder: Path) -> Path:
+    """A folder, made if it is not there. Raises InputError where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # a file, or a link to nowhere, in its place; no right to write
+        raise InputError(
+            f"the folder {folder} cannot be made ({error.strerror}): remove what stands in its "
+            "place, or give this user the right to write there."
+        ) from None
+    return folder
+
+
 def write_index(folder: Path) -> None:
     """index.html of a series: what is finished, with its answer."""
     rows = []
@@ -200,7 +222,7 @@ def write_index(folder: Path) -> None:
         notebook = report.with_suffix(".ipynb")
         if not notebook.exists():  # it is being made anew
             continue
-        content = json.loads(notebook.read_text())
+        content = json.loads(notebook.read_text("utf-8"))
         cells = content["cells"]
         title = "".join(cells[0]["source"]).splitlines()[0].lstrip("# ")
         outputs = [o for c in cells[1:3] for o in c.get("outputs", [])]
@@ -241,8 +263,8 @@ def render(names: list[str], config: dict) -> None:
     given = {"profile": profile} if profile else {}
     given |= {"model": model} if model else {}
     elsewhere = bool(model) and model != PROFILES["study"]["model"]
-    folder = ROOT / "runs" / (f"render-{Path(model).name}" if elsewhere else "render")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = ROOT / "runs" / (f"render-{label(model)}" if elsewhere else "render")
+    made(folder)
     for name in names:
         began, source = time.time(), NOTEBOOKS / f"{name}.ipynb"
         part = folder / f".{name}.part.ipynb"
@@ -292,7 +314,7 @@ def train(names: list[str], config: dict) -> None:
             )
         notebook.cells = notebook.cells[: tagged[-1] + 1]
         source = ROOT / "runs" / "train" / f"{name}.ipynb"
-        source.parent.mkdir(parents=True, exist_ok=True)
+        made(source.parent)
         nbformat.write(notebook, source)
         execute(source, source, given)
         print(f"{name}: trained", flush=True)
@@ -382,6 +404,7 @@ def run_snakemake(command: list[str]) -> int:
 
 def main() -> None:
     what = sys.argv[1] if len(sys.argv) > 1 else "report"
+    sys.stdout.reconfigure(errors="backslashreplace")  # a locale may not have every sign
     if what == "one":
         return one(sys.argv[2], json.loads(sys.argv[3]))
     names = ("profile", "model", "corpus", "seed", "paper")
@@ -399,11 +422,13 @@ def main() -> None:
     jobs = os.environ.get("JOBS") or str(os.cpu_count() or 1)
     if not jobs.isdecimal() or int(jobs) < 1:
         raise InputError(f"JOBS={jobs!r} is no number of jobs: give a whole number from 1 up.")
-    folder = ROOT / "runs" / next(iter(runs)).partition("/")[0]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = made(ROOT / "runs" / next(iter(runs)).partition("/")[0])
+    # Settings go to Snakemake in a file, for on its command line it would read them as YAML.
+    settings = folder / ".settings.json"
+    settings.write_text(json.dumps(config), encoding="utf-8")
     command = [sys.executable, "-m", "snakemake", "--cores", jobs, "--quiet", "all", "--nolock"]
     command += ["--keep-going", "--rerun-triggers", "mtime", "--rerun-incomplete"]
-    command += ["--config", *(f"{k}={json.dumps(v)}" for k, v in config.items())] if config else []
+    command += ["--configfile", str(settings)]
     # One run of a folder at a time: two would delete each other's reports.
     lock = FileLock(folder / ".lock")
     try:

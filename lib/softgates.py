@@ -157,6 +157,7 @@ def _train_gates(
     return found[["measured as", "text", "step", "document", "value"]]
 
 
+@torch.enable_grad()
 def _learn_gates(
     copied: Subject, gates: dict[int, SoftGate], gating: Gating, data: Windows, arm: Arm
 ) -> None:

@@ -63,6 +63,17 @@ def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tenso
     return (log_sum - rows.gather(1, target[:, None])[:, 0].double()).view(len(tokens), -1)
 
 
+def check_predictions(subject: Subject, windows: Windows) -> None:
+    """Raise InputError unless the model can read `windows` and predicts something in them."""
+    check_windows(subject, windows)
+    n = windows.tokens.shape[1]
+    if n < 2 + subject.n_start:
+        raise InputError(
+            f"{windows.name} is cut into windows of {n} tokens, in which nothing is predicted: cut "
+            f"windows of at least {2 + subject.n_start}."
+        )
+
+
 @torch.no_grad()
 def losses(subject: Subject, tokens: torch.Tensor) -> torch.Tensor:
     """Losses of the model as it stands in nats, [batch, predictions], from tokens [batch, seq_len].
@@ -145,7 +156,7 @@ def sweep(
     Each is kept (lib.kept), so that only what is new is measured. Raises InputError for a block
     that the model does not have, and for a module that cannot stand in for its FFN.
     """
-    check_windows(subject, windows)
+    check_predictions(subject, windows)
     with subject.unchanging():
         given = {key: (subject, windows, key[0], module) for key, module in modules.items()}
         given |= {None: (subject, windows)}  # the model as it is
@@ -198,7 +209,7 @@ def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
     a batch records the residual stream; each swapped evaluation resumes there, so the prefix of the
     network is never repeated. Every batch and module is a cached step.
     """
-    check_windows(subject, windows)
+    check_predictions(subject, windows)
     for key, module in modules.items():  # a module that does not fit is refused at once
         check_stand_in(get_block(subject, block_of(key)), module)
     base: list[np.ndarray] = []
@@ -288,7 +299,7 @@ def expected_added_loss(
     With g the gradient of a window's summed loss at the FFN's output, and e the map's error there:
     Σ g·e over positions, and ½ Σ (g·e)², where the squared gradient stands for the curvature.
     """
-    check_windows(subject, windows)
+    check_predictions(subject, windows)
     terms = np.zeros((len(maps), 2, len(windows)))
     bar = tqdm(windows.tokens.split(1), desc="gradients", unit="window", delay=2, leave=False)
     for n, tokens in enumerate(bar):
@@ -428,6 +439,7 @@ def trainable(module: nn.Module) -> nn.Module:
     seed="seed",
     helpers=("streams", "blocks"),
 )
+@torch.enable_grad()
 def _heal(
     subject: Subject,
     windows: Windows,

@@ -60,7 +60,8 @@ def measured_sample(corpus: Corpus, read_before: bool = False) -> Sample:
     part would be empty.
     """
     even, test = corpus.documents[::2], corpus.documents[1::2]
-    if read_before and corpus.name.startswith("wikipedia"):
+    of_repository = ("wikipedia", "wikipedia-sample")
+    if read_before and any(corpus is load_corpus(name) for name in of_repository):
         unread = load_corpus("wikipedia-sample").documents
         even = [d for d in load_corpus("wikipedia").documents if d not in unread]
         test = unread
@@ -90,7 +91,7 @@ def docstrings_of(paths: Sequence[Path]) -> list[str]:
     of them."""
     documents = []
     for path in paths:
-        nodes = ast.walk(ast.parse(path.read_text(errors="replace")))
+        nodes = ast.walk(ast.parse(path.read_text("utf-8", errors="replace")))
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
         texts = [ast.get_docstring(n) for n in nodes if isinstance(n, kinds)]
         documents.append("\n\n".join(t for t in texts if t))
@@ -173,12 +174,22 @@ def check_corpus(name: str) -> None:
         raise unknown("corpus", name, [*CORPORA, "or the path of a text file"])
 
 
-@cache
 def load_corpus(name: str) -> Corpus:
     """The corpus of that name, or of the text file at that path, in pieces of about 10,000
     characters. Raises InputError if it cannot be had, holds no words or cannot be cut in two."""
     check_corpus(name)
-    parts = CORPORA[name]() if name in CORPORA else pieces(_read_text(name))
+    # A file is read each time: it may have been edited, or the folder changed in which it is.
+    return _known(name) if name in CORPORA else _in_two(name, pieces(_read_text(name)))
+
+
+@cache
+def _known(name: str) -> Corpus:
+    """A corpus of CORPORA, which is one object however often it is asked for."""
+    return _in_two(name, CORPORA[name]())
+
+
+def _in_two(name: str, parts: list[str] | tuple[list[str], list[str]]) -> Corpus:
+    """A corpus of its fit and test part, or of documents that are cut into these."""
     if isinstance(parts, tuple):
         fit, test = parts
     else:
@@ -328,16 +339,36 @@ class Windows:
         return f"{self.name}: {n:,} windows of {length} tokens from {self.n_documents} documents"
 
 
-def start_token(tokenizer) -> int | None:
-    """The token that this tokenizer by itself puts in front of a text; None where it puts none.
+def start_tokens(tokenizer) -> tuple[int, ...]:
+    """The tokens that this tokenizer by itself puts in front of a text.
 
-    Found by tokenizing a word, for attributes such as `add_bos_token` do not always tell.
+    Found by tokenizing a text that it knows, for attributes such as `add_bos_token` do not always
+    tell. Raises InputError where it knows none, or cuts it otherwise without them.
     """
-    word = tokenizer("word", add_special_tokens=False)["input_ids"]
-    with_special = tokenizer("word")["input_ids"]
-    if with_special[: len(word)] == word:  # nothing in front; something may follow
-        return None
-    return with_special[0] if with_special else None
+    text = _known_text(tokenizer)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    with_special = tokenizer(text)["input_ids"]
+    for k in range(len(with_special) - len(ids) + 1):
+        if with_special[k : k + len(ids)] == ids:
+            return tuple(with_special[:k])
+    raise InputError(
+        f"the tokenizer cuts {text!r} into {ids} without special tokens and into {with_special} "
+        "with them, so what it puts in front of a text cannot be told: choose another model."
+    )
+
+
+def _known_text(tokenizer) -> str:
+    """A text that this tokenizer has tokens for: an English word, or one of its own tokens."""
+    candidates = ["word"]
+    if hasattr(tokenizer, "get_vocab"):
+        ids = sorted({*tokenizer.get_vocab().values()} - {*tokenizer.all_special_ids})[:1_000]
+        candidates += [tokenizer.decode([i]) for i in ids]
+    for text in candidates:
+        if text.strip() and tokenizer(text, add_special_tokens=False)["input_ids"]:
+            return text
+    raise InputError(
+        "the tokenizer knows no tokens: put the model's tokenizer.json beside its weights."
+    )
 
 
 def cut_windows(
@@ -350,12 +381,12 @@ def cut_windows(
     """Cut every document into windows of `seq_len` tokens and permute them by `seed`; None leaves
     them in their order.
 
-    Where the tokenizer by itself puts a start token in front of a text, every window begins with
-    it, and seq_len - 1 tokens of the document follow. What is left of a document after its last
+    Where the tokenizer by itself puts start tokens in front of a text, every window begins with
+    them, and tokens of the document follow up to seq_len. What is left of a document after its last
     whole window is dropped. Raises InputError if no document has a window.
     """
-    start = start_token(tokenizer)
-    n_text = seq_len - (start is not None)  # tokens of the document in each window
+    start = start_tokens(tokenizer)
+    n_text = seq_len - len(start)  # tokens of the document in each window
     if n_text < 1:
         raise InputError(f"windows of {seq_len} tokens hold no text: give longer windows.")
     rows = []
@@ -369,8 +400,8 @@ def cut_windows(
             f"{name} has no document of {seq_len} tokens: give longer texts or shorter windows."
         )
     tokens = torch.cat(rows)
-    if start is not None:
-        tokens = torch.nn.functional.pad(tokens, (1, 0), value=start)  # [n, seq_len]
+    if start:
+        tokens = torch.cat([torch.tensor(start).repeat(len(tokens), 1), tokens], 1)  # [n, seq_len]
     document = np.repeat(np.arange(len(rows)), sizes)
     if seed is None:
         return Windows(tokens, document, name)

@@ -136,6 +136,7 @@ def train_together(
     look(len(shorter), decoders, torch.stack(losses))
 
 
+@torch.enable_grad()
 def _train_to(
     step_there: int,
     decoders: Decoders,

@@ -12,7 +12,7 @@ from torch import nn
 from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import capture_residual, get_block, record
-from lib.model import Subject
+from lib.model import Subject, trial_tokens
 from lib.text import Windows
 
 KINDS = ("punctuation", "number", "function word", "subword", "content word")
@@ -20,12 +20,22 @@ KINDS = ("punctuation", "number", "function word", "subword", "content word")
 
 def spelled(tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """(the text of every token without white space around it, whether it starts a word), each
-    [vocabulary]. Tokens are decoded, for those of byte-level tokenizers stand for other letters."""
-    n = len(tokenizer)
-    texts = tokenizer.batch_decode([[i] for i in range(n)], clean_up_tokenization_spaces=False)
-    pieces = tokenizer.convert_ids_to_tokens(range(n))
-    starts = [str(piece).startswith(("Ġ", "▁")) for piece in pieces]
-    return np.array([text.strip() for text in texts]), np.array(starts)
+    [vocabulary]; "" and False for a number that no token has. A token starts a word if white space
+    comes in front of it when it is decoded after another one, whatever sign its tokenizer has for
+    that."""
+    known = sorted({*tokenizer.get_vocab().values()})
+
+    def decoded(ids: list[list[int]]) -> list[str]:
+        return tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False)
+
+    alone = decoded([[i] for i in known])
+    # A token of letters to stand in front, whose end is therefore no white space.
+    before = next((k for k, text in enumerate(alone) if text.isalpha()), 0)
+    after = [text[len(alone[before]) :] for text in decoded([[known[before], i] for i in known])]
+    texts, starts = np.full(known[-1] + 1, "", object), np.zeros(known[-1] + 1, bool)
+    texts[known] = [text.strip() for text in alone]
+    starts[known] = [text[:1].isspace() and bool(text.strip()) for text in after]
+    return texts.astype(str), starts
 
 
 def token_kinds(tokenizer) -> np.ndarray:
@@ -83,7 +93,7 @@ def token_and_context(
     e is the embedding (with GPT-2's position, as the paper has it) as it passes the norm before the
     FFN with the statistics of the whole stream, so that x - e is what the rest of the stream gives.
     This is ours: the author's code subtracts the raw embedding from the normed x (`raw_embedding`).
-    Raises InputError where that norm is not found.
+    Raises InputError where that norm is not found, or does not scale each position by one number.
     """
     norms = {find_norm(subject, b): b for b in blocks}
     embedded = raw_embedding(subject, windows)
@@ -118,13 +128,21 @@ def raw_embedding(subject: Subject, windows: Windows) -> torch.Tensor:
 def _through(
     norm: nn.Module, stream: torch.Tensor, x: torch.Tensor, part: torch.Tensor
 ) -> torch.Tensor:
-    """What `part` of the stream becomes in x = norm(stream), the norm's statistics held fixed."""
-    if not isinstance(norm, nn.LayerNorm):
-        return (x / stream).nan_to_num(0.0, 0.0, 0.0) * part
-    shift = 0.0 if norm.bias is None else norm.bias
-    centred = stream - stream.mean(-1, keepdim=True)
-    scale = ((x - shift) / centred).nan_to_num(0.0, 0.0, 0.0)
-    return scale * (part - part.mean(-1, keepdim=True))
+    """What `part` of the stream becomes in x = norm(stream), the norm's statistics held fixed. What
+    the norm does is seen by what it makes of other streams: of zeros, its shift; of twice the
+    stream, the same; of the stream and a constant, whether it takes the mean away."""
+    shift = norm.forward(torch.zeros_like(stream))  # the hooks on it are for the model's own pass
+    twice = norm.forward(2 * stream)
+    if not torch.allclose(twice, x, rtol=1e-2, atol=1e-2 * float(x.std())):
+        raise InputError(
+            f"{type(norm).__name__} does not scale each position of the stream by one number, so "
+            "token and context cannot be separated: choose another model."
+        )
+    raised = norm.forward(stream + stream.std())
+    if torch.allclose(raised, x, rtol=1e-3, atol=1e-3 * float(x.std())):
+        stream = stream - stream.mean(-1, keepdim=True)
+        part = part - part.mean(-1, keepdim=True)
+    return ((x - shift) / stream).nan_to_num(0.0, 0.0, 0.0) * part
 
 
 def find_norm(subject: Subject, block: int) -> nn.Module:
@@ -140,7 +158,7 @@ def find_norm(subject: Subject, block: int) -> nn.Module:
     handles = [module.register_forward_hook(keep) for module in leaves]
     try:
         with record(subject, lambda _, x, y: read.append(x.data_ptr()), blocks=[block]):
-            subject.model(torch.tensor([[1, 3, 4]], device=subject.device), use_cache=False)
+            subject.model(trial_tokens(subject.model), use_cache=False)
     finally:
         for handle in handles:
             handle.remove()

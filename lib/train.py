@@ -77,6 +77,7 @@ class Recipe:
         )
 
 
+@torch.enable_grad()
 def train(
     model: PreTrainedModel,
     data: Windows,

@@ -16,7 +16,7 @@ from lib.linear import fit_maps, score
 from lib.model import as_subject
 from lib.routing import Routers, evaluate, learn_errors, refit, shrunk_fit
 from lib.stand_ins import first_maps, stand_in
-from lib.swap import losses, token_sweep
+from lib.swap import expected_added_loss, heal, losses, token_sweep
 from lib.text import Windows, cut_windows
 
 USUAL = dict(
@@ -166,7 +166,7 @@ def test_maps_by_depth_leave_the_start_token_to_the_ffn(starting):
 
 def test_what_is_predicted_at_the_start_token_is_not_scored(starting):
     subject, windows = starting
-    assert subject.start_token == 1 and (windows.tokens[:, 0] == 1).all()
+    assert subject.start_tokens == (1,) and (windows.tokens[:, 0] == 1).all()
     tokens = windows.tokens[:4]
     own = subject.model(tokens).logits.double().log_softmax(-1)
     oracle = -own[:, 1:-1].gather(2, tokens[:, 2:, None])[..., 0]  # 22 of 24 positions
@@ -238,3 +238,200 @@ def test_layers_that_return_lists_are_refused():
     second.forward = lambda hidden, *args, **kwargs: two(hidden[0], *args, **kwargs)
     with pytest.raises(InputError, match="return a list"):
         as_subject(model, name="lists")
+
+
+# Kinds of models that a hunt found measured wrongly -----------------------------------------------
+
+EXPERTS = {
+    "mixtral": dict(num_local_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                      shared_expert_intermediate_size=32, mlp_only_layers=[]),
+    "olmoe": dict(num_experts=4, num_experts_per_tok=2),
+    "qwen3_moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EXPERTS)
+def test_experts_are_called_as_the_model_calls_them(kind, windows):
+    """Where some positions keep the FFN, the swapped block gives the FFN's values there."""
+    subject = as_subject(build(kind, EXPERTS[kind]), name=kind)
+    [(x, y)] = capture(subject, windows[:4], [1]).values()
+
+    class First(torch.nn.Module):
+        def forward(self, x):
+            return torch.zeros_like(x)
+
+        def massive(self, x):
+            return (torch.arange(x.shape[1]) % 3 == 0).expand(x.shape[:2]).clone()
+
+    block = subject.blocks[1]
+    with swap(block, First()):
+        placed = block.ffn(x)
+    torch.testing.assert_close(placed[:, ::3], y[:, ::3], rtol=1e-4, atol=1e-5)
+    assert not placed[:, 1::3].any()
+    mask = torch.arange(24) % 3 == 0
+    routed = Routed(block.original, constant(torch.zeros(32)), lambda x: mask.expand(x.shape[:2]))
+    torch.testing.assert_close(routed(x)[:, ~mask], y[:, ~mask], rtol=1e-4, atol=1e-5)
+    # In a whole pass: losses with the FFN kept everywhere are the model's own.
+    everywhere = Routed(block.original, constant(torch.ones(32)), lambda x: x[..., 0] > np.inf)
+    swept = token_sweep(subject, windows[:4], {1: everywhere})
+    np.testing.assert_allclose(swept.swapped[1], swept.base, atol=1e-5)
+
+
+def shares_keys(model):
+    """Every second layer's attention hands on the output of the one before, as shared keys and
+    values do."""
+    left = {}
+    for k, layer in enumerate(model.model.layers):
+
+        def hook(_, args, out, k=k):
+            if k % 2 == 0:
+                left["out"] = out
+                return None
+            return (left["out"][0], *out[1:])
+
+        layer.self_attn.register_forward_hook(hook)
+
+
+def shares_with_the_first(model):
+    left = {}
+    for k, layer in enumerate(model.model.layers):
+
+        def hook(_, args, out, k=k):
+            if k == 0:
+                left["out"] = out[0]
+                return None
+            return (out[0] + 0.5 * left["out"], *out[1:])
+
+        layer.self_attn.register_forward_hook(hook)
+
+
+def shares_one_ffn(model):
+    model.model.layers[2].mlp = model.model.layers[0].mlp
+
+
+def calls_its_ffn_in_pieces(model):
+    layer = model.model.layers[1]
+    whole = layer.mlp
+    attention = layer.post_attention_layernorm.forward
+
+    def norm(x):
+        layer.pieces = attention(x)
+        whole(layer.pieces[:, :1])  # once for a part, then by the layer for all
+        return layer.pieces
+
+    layer.post_attention_layernorm.forward = norm
+
+
+def sees_what_comes(model):
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_hook(
+            lambda _, args, out: (out[0] + out[0].mean(1, keepdim=True), *out[1:])
+        )
+
+
+def has_no_head(model):
+    return model.model
+
+
+def is_wrapped(model):
+    return torch.nn.DataParallel(model)
+
+
+def is_not_in_memory(model):
+    return model.to("meta")
+
+
+def is_of_inference_mode(model):
+    with torch.inference_mode():
+        return copy.deepcopy(model)
+
+
+def is_partly_offloaded(model):
+    model.model.layers[1].to("meta")
+
+
+HOSTILE = {
+    shares_keys: "reads more of earlier blocks", shares_with_the_first: "reads more of earlier",
+    shares_one_ffn: "share one FFN", calls_its_ffn_in_pieces: "not the FFN alone",
+    sees_what_comes: "sees later tokens", has_no_head: "no language-model head",
+    is_wrapped: "its .module", is_not_in_memory: "not in memory",
+    is_partly_offloaded: "not in memory", is_of_inference_mode: "inference_mode",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=lambda f: f.__name__)
+def test_what_cannot_be_measured_is_refused_in_a_sentence(change):
+    model = build("llama", dict(num_hidden_layers=4))
+    model = change(model) or model
+    with pytest.raises(InputError, match=HOSTILE[change]) as refused:
+        as_subject(model, name="hostile")
+    assert "\n" not in str(refused.value) and ": " in str(refused.value)
+
+
+def test_a_bidirectional_setting_is_seen():
+    given = READ["gemma3_text"][1]
+    model = build("gemma3_text", given | dict(use_bidirectional_attention=True))
+    with pytest.raises(InputError, match="sees later tokens"):
+        as_subject(model, name="embedder")
+
+
+def test_another_default_precision_is_refused(monkeypatch):
+    model = build("llama", {})
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(InputError, match="set_default_dtype"):
+            as_subject(model, name="double")
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 3, 4])
+def test_a_vocabulary_of_few_tokens_is_read(vocabulary):
+    model = build("llama", dict(vocab_size=vocabulary))
+    assert len(as_subject(model, name="few")) == 3
+
+
+def test_several_start_tokens_are_all_left_alone(windows):
+    class Two(StartingTokenizer):
+        def __call__(self, text, add_special_tokens=True, verbose=True):
+            ids = [2 + ord(c) % 90 for c in text]
+            return {"input_ids": [7, 1, *ids] if add_special_tokens else ids}
+
+    subject = as_subject(build("llama", {}), Two(), "two")
+    cut = cut_windows(["the quick brown fox jumps over the lazy dog " * 9] * 2, Two(), 24)
+    assert subject.start_tokens == (7, 1) and (cut.tokens[:, :2] == torch.tensor([7, 1])).all()
+    found = losses(subject, cut.tokens[:4])
+    own = subject.model(cut.tokens[:4]).logits.double().log_softmax(-1)
+    oracle = -own[:, 2:-1].gather(2, cut.tokens[:4, 3:, None])[..., 0]
+    torch.testing.assert_close(found, oracle, atol=1e-6, rtol=0)
+    x, _ = capture(subject, cut[:4], [1])[1]
+    assert x.shape[1] == 22
+    with pytest.raises(InputError, match="begins with token 7 1"):
+        capture(subject, windows, [1])
+
+
+def test_windows_in_which_nothing_is_predicted_are_refused(starting):
+    subject, windows = starting
+    with pytest.raises(InputError, match="nothing is predicted"):
+        token_sweep(subject, replace(windows, tokens=windows.tokens[:, :2]), {})
+    plain = as_subject(build("llama", {}), name="plain")
+    with pytest.raises(InputError, match="nothing is predicted"):
+        token_sweep(plain, replace(windows, tokens=windows.tokens[:, :1]), {})
+
+
+def test_gradients_switched_off_elsewhere_change_nothing(windows):
+    subject = as_subject(build("llama", {}), name="llama")
+    maps = {1: constant(torch.zeros(32))}
+    layers = {(1, "zero"): torch.nn.Linear(32, 32)}
+
+    def measured():
+        torch.manual_seed(0)
+        healed = heal(subject, windows, layers, 2)[1, "zero"]
+        return healed(torch.ones(1, 1, 32)), expected_added_loss(subject, windows[:2], maps)
+
+    one, two = measured()
+    with torch.no_grad():
+        three, four = measured()
+    torch.testing.assert_close(one, three)
+    np.testing.assert_array_equal(two, four)

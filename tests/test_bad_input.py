@@ -437,3 +437,77 @@ def test_left_over_parts_are_removed(own_cache):
         os.utime(folder / name, (time.time() - age,) * 2)
     cached("a number", 1)(lambda: {"y": 1})()
     assert [p.name for p in folder.glob(".*.part")] == [".new.part"]
+
+
+# Parameters ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "profile = 'laptop",
+        "%%bash\nls",
+        "!ls",
+        "for x in y:",
+        "run = start('01', 'laptop'",
+        "%run x",
+    ],
+)
+def test_a_slip_in_an_earlier_cell_does_not_stop_a_run(monkeypatch, cell):
+    cells = ["", "profile = 'laptop'\nmodel = None", cell, "# Parameters\nmodel = 'tiny-gpt2'\n"]
+    monkeypatch.setattr(lib.report, "get_ipython", lambda: SimpleNamespace(user_ns={"In": cells}))
+    assert start("01_x", "smoke", None, None).profile == "smoke"
+
+
+def test_what_papermill_adds_by_itself_and_type_hints(refused, monkeypatch):
+    cells = [
+        "profile: str = 'laptop'\nmodel: str | None = None",
+        "# Parameters\nmodel = 'tiny-gpt2'\nPAPERMILL_INPUT_PATH = 'a'\nPAPERMILL_OUTPUT_PATH = 1",
+    ]
+    monkeypatch.setattr(lib.report, "get_ipython", lambda: SimpleNamespace(user_ns={"In": cells}))
+    assert start("01_x", "smoke", None, None).model == "tiny-gpt2"
+    cells[1] = "# Parameters\nmodle = 'tiny-gpt2'"
+    with refused("modle", "did you mean 'model'"):
+        start("01_x", "smoke", None, None)
+
+
+@pytest.mark.parametrize("value", [123, 1.5, True, ["tiny-gpt2"]])
+def test_a_name_that_papermill_made_a_number_of(refused, value):
+    for given in (dict(model=value, corpus=None), dict(model=None, corpus=value)):
+        with refused(repr(value), "by papermill's -r"):
+            start("01_x", "smoke", **given)
+
+
+def test_names_with_signs_of_a_formula_stand_in_figures(tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    for name in ("m$^$x", "$a$b", "a$\\frac$b"):
+        shutil.copytree(TINY / "tiny-llama", tmp_path / name)
+        run = start("06_swapping_and_healing", "smoke", str(tmp_path / name), None)
+        monkeypatch.setattr(lib.report.Run, "folder", tmp_path / "tables")
+        fig, ax = plt.subplots()
+        ax.set(title=f"{run.model} here", xlabel="$x^2$")
+        assert run.figure(fig, "main", "A figure.").data
+        assert ax.xaxis.label.get_parse_math()
+
+
+def test_depth_and_documents_are_checked_before_anything_is_measured(refused, tmp_path, subject):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(TINY / "tiny-llama", num_hidden_layers=2)
+    config.layer_types = None
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "shallow")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY / "tiny-llama" / name, tmp_path / "shallow")
+    shallow = load_subject(tmp_path / "shallow", device="cpu")
+    text = load_corpus("wikipedia-sample")
+    for notebook in ("01_x", "06_x", "13_x"):
+        run = old_report.start(notebook, "smoke", None, None)
+        with refused("2 blocks", "at least 5"):
+            run.sample(shallow, text)
+    with refused("2 blocks"):
+        start("06_x", "smoke", str(tmp_path / "shallow"), None).load(least_blocks=5)
+    for n in (25_000, 60_000, 90_000):
+        (tmp_path / "short.txt").write_text("some words that are here. " * (n // 26))
+        with refused("test documents" if n > 30_000 else "short"):
+            start("06_x", "smoke", None, None).sample(subject, load_corpus(tmp_path / "short.txt"))

@@ -34,6 +34,7 @@ from lib.tokens import (
     lookup,
     often,
     raw_embedding,
+    spelled,
     token_and_context,
     token_kinds,
 )
@@ -301,3 +302,89 @@ def test_types_have_their_mean_need():
     assert found.positive.tolist() == pytest.approx([2 / 3, 1.0])
     with pytest.raises(InputError, match="no token occurs 4 times among 6 positions"):
         by_type(need, ids, least=4)
+
+
+class TakesTheMeanAway(torch.nn.Module):
+    """A norm that centres and is no nn.LayerNorm, as Cohere's is."""
+
+    def __init__(self, d: int, shift: float = 0.0):
+        super().__init__()
+        self.weight = torch.linspace(0.5, 2, d)
+        self.shift = shift
+
+    def forward(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return self.weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() + self.shift
+
+
+class Keeps(TakesTheMeanAway):
+    def forward(self, x):
+        return self.weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() + self.shift
+
+
+class Squashes(TakesTheMeanAway):
+    def forward(self, x):
+        return self.weight * torch.tanh(x)
+
+
+@pytest.mark.parametrize("norm", [TakesTheMeanAway(16), TakesTheMeanAway(16, 0.3), Keeps(16)])
+def test_norms_are_split_by_what_they_do(norm, generator):
+    stream = 3 * torch.randn(2, 5, 16, generator=generator) + 1
+    part = torch.randn(2, 5, 16, generator=generator)
+    centred, own = stream, part
+    if type(norm) is TakesTheMeanAway:
+        centred, own = stream - stream.mean(-1, keepdim=True), part - part.mean(-1, keepdim=True)
+    size = centred.square().mean(-1, keepdim=True).sqrt()
+    expected = norm.weight * own / size  # by hand: the weight, over the size of the whole stream
+    torch.testing.assert_close(
+        _through(norm, stream, norm(stream), part), expected, atol=1e-3, rtol=0
+    )
+
+
+def test_a_norm_that_is_none_is_refused(generator):
+    stream = torch.randn(2, 5, 16, generator=generator)
+    with pytest.raises(InputError, match="does not scale each position"):
+        _through(Squashes(16), stream, Squashes(16)(stream), stream)
+
+
+def words_in(pieces: dict[str, int], pre_tokenizer, decoder):
+    """A tokenizer of whole words by a dictionary; numbers may have gaps."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoder
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def test_words_are_told_by_decoding_whatever_their_tokenizer_marks_them_with():
+    from tokenizers import decoders, pre_tokenizers
+
+    pieces = {"[UNK]": 0, "the": 1, "house": 2, "##s": 3, ".": 4, "7": 9}  # none is 5 to 8
+    tokenizer = words_in(pieces, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece())
+    texts, starts = spelled(tokenizer)
+    assert len(texts) == 10 and texts[5] == "" and not starts[5]
+    kind = token_kinds(tokenizer)
+    assert kind[[1, 2, 3, 4, 9]].tolist() == [
+        "function word", "content word", "subword", "punctuation", "number",
+    ]  # fmt: skip
+
+
+def test_a_byte_level_tokenizer_says_the_same_by_its_own_sign(subject):
+    _, starts = spelled(subject.tokenizer)
+    pieces = subject.tokenizer.convert_ids_to_tokens(range(len(starts)))
+    own = [piece.startswith("Ġ") and piece != "Ġ" for piece in pieces]
+    differ = [piece for piece, a, b in zip(pieces, own, starts) if a != b]
+    assert not [piece for piece in differ if any(c.isalnum() for c in piece)], differ[:9]
+
+
+def test_a_tokenizer_that_knows_no_english_is_tried_on_its_own_tokens():
+    from tokenizers import decoders, pre_tokenizers
+
+    from lib.text import start_tokens
+
+    for characters in ("日本語", "мир", "αβγ"):
+        pieces = {c: k for k, c in enumerate(characters)}
+        tokenizer = words_in(pieces, pre_tokenizers.Split("", "isolated"), decoders.Fuse())
+        tokenizer.backend_tokenizer.model.unk_token = characters[0]
+        assert start_tokens(tokenizer) == ()

@@ -106,7 +106,8 @@ TABLE = [
      ("-1", "4294967296", "x", "1.5", "1,2", ",", "42")),
     ("settings", lambda v: len(plan(v)), (1, 60),
      ({"profle": "smoke"}, {"modle": "tiny-neox"}, {"profile": "smok"}, {"model": "tiny-gpt2,"},
-      {"number": "01", "paper": "whip"}, {"corpus": "wikipedi"}, {"number": "01"})),
+      {"number": "01", "paper": "whip"}, {"corpus": "wikipedi"}, {"number": "01"},
+      {"corpus": "{a}.txt"}, {"model": "./{wildcards.x}"}, {"model": "models/m.gguf"}, {"model": "."})),
 ]  # fmt: skip
 CASES = [
     pytest.param(function, possible, value, id=f"{name}-{k}")

@@ -399,3 +399,21 @@ def test_cuda_gives_the_numbers_of_the_cpu(fit, test):
     for b in range(6):
         assert cuda[1].r2()[b].value == pytest.approx(cpu[1].r2()[b].value, abs=1e-3)
         assert cuda[2].cost(b).value == pytest.approx(cpu[2].cost(b).value, abs=1e-3)
+
+
+@pytest.mark.parametrize("d", [8, 32, 128, 576])
+def test_a_direction_that_varies_by_rounding_gets_no_weight(d, generator):
+    """LayerNorm's outputs in float32: one direction is constant but for rounding; svd_ridge and the
+    moments leave it out, in float32 as in float64."""
+    norm = torch.nn.LayerNorm(d)
+    x = norm(torch.randn(6 * d, d, generator=generator) + 0.3).detach()
+    y = x @ torch.randn(d, d, generator=generator)
+    constant_direction = torch.ones(d).double() / d**0.5  # of a norm without weights
+    for rows in (x, x.double()):
+        moments = Moments.of(x, y)
+        assert len(moments.eigen[0]) == d - 1
+        for fitted in (svd_ridge(rows if rows is x else x, y, 0.0), moments.fit()):
+            along = (constant_direction @ fitted.weight).norm() / fitted.weight.norm()
+            assert along < 1e-3
+    half = x.to(torch.float16)
+    assert len(Moments.of(half, y.half()).eigen[0]) == d - 1

@@ -4,6 +4,7 @@ it was."""
 import hashlib
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import zipfile
@@ -142,7 +143,7 @@ def test_paths_of_one_name_have_labels_of_their_own(tmp_path):
         (tmp_path / name / "my{text}.txt").write_text("words")
     labels = {label(str(tmp_path / name / "my{text}.txt")) for name in ("a", "b")}
     assert len(labels) == 2 and all(set(x) <= set("abcdefmytx_-0123456789") for x in labels)
-    assert label("tiny-gpt2:random") == "tiny-gpt2~random" and label("owner/name") == "name"
+    assert label("tiny-gpt2:random") == "tiny-gpt2~random" and label("owner/name") == "owner--name"
     assert label(".") not in ("", ".")
 
 
@@ -200,3 +201,102 @@ def test_two_processes_fetch_one_model_once(tmp_path):
     one.start()
     one.join(60)
     assert (Path(folder) / "model.safetensors").read_bytes() == b"whole"
+
+
+# Names --------------------------------------------------------------------------------------------
+
+
+def test_what_is_named_by_a_path_is_that_path(tmp_path, monkeypatch):
+    """A folder of the name of a committed model is itself when it is named by its path."""
+    shutil.copytree(TINY / "tiny-llama", tmp_path / "tiny-gpt2")
+    monkeypatch.chdir(tmp_path)
+    for name in ("./tiny-gpt2", str(tmp_path / "tiny-gpt2"), "../" + tmp_path.name + "/tiny-gpt2"):
+        assert "Llama" in type(load_subject(name, device="cpu").model).__name__
+    assert "GPT2" in type(load_subject("tiny-gpt2", device="cpu").model).__name__
+    for place, name in (("tiny-gpt2", "."), ("", "tiny-gpt2/.")):
+        monkeypatch.chdir(tmp_path / place)
+        assert "Llama" in type(load_subject("." if name == "." else "./" + name).model).__name__
+    (tmp_path / "tiny-gpt2" / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "tiny-gpt2" / "inside")
+    found = load_subject("..", device="cpu")
+    assert found.name.startswith("tiny-gpt2-") and "Llama" in type(found.model).__name__
+
+
+def test_models_of_one_last_name_have_reports_of_their_own(tmp_path):
+    for owner in ("a", "b"):
+        (tmp_path / owner / "model").mkdir(parents=True)
+    names = [str(tmp_path / "a" / "model"), str(tmp_path / "b" / "model"), "a/model", "b/model"]
+    names += ["openai-community/gpt2", "gpt2", "tiny-gpt2", f"{names[0]}:random"]
+    assert len({label(name) for name in names}) == len(names)
+
+
+def test_a_folder_below_snapshots_is_known_by_what_is_in_it(folder, tmp_path):
+    """Not by its name, as a commit of the hub is."""
+    place = tmp_path / "models--me--mine" / "snapshots" / "step100"
+    shutil.copytree(folder, place)
+    one = load_subject(place, device="cpu").provenance
+    tensors = weights(place)
+    next(iter(tensors.values())).mul_(1.5)
+    write(place, tensors)
+    assert load_subject(place, device="cpu").provenance != one
+
+
+# Folders that hold something else ----------------------------------------------------------------
+
+
+def adapter_beside(folder):
+    (folder / "adapter_config.json").write_text("{}")
+
+
+def adapter_alone(folder):
+    for path in [*folder.iterdir()]:
+        path.unlink()
+    adapter_beside(folder)
+
+
+def nothing_at_all(folder):
+    for path in [*folder.iterdir()]:
+        path.unlink()
+
+
+def quantized(folder):
+    edit(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+
+
+def with_a_vision_tower(folder):
+    edit(folder, vision_config={"hidden_size": 8}, model_type="llava")
+
+
+OTHERS = {
+    adapter_beside: "install peft", adapter_alone: "an adapter without its base model",
+    nothing_at_all: "no config.json", quantized: "is quantized",
+    with_a_vision_tower: "more than text",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", OTHERS, ids=lambda f: f.__name__)
+def test_a_folder_of_something_else_is_called_what_it_is(folder, damage):
+    damage(folder)
+    with pytest.raises(InputError, match=OTHERS[damage]) as refused:
+        load_subject(str(folder), device="cpu")
+    assert str(folder) in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_file_is_no_model(folder, tmp_path):
+    (tmp_path / "model.bin").write_text("weights")
+    for name in ("models/tiny.gguf", str(tmp_path / "model.bin"), "tiny.gguf"):
+        with pytest.raises(InputError, match="is a file"):
+            load_subject(name)
+
+
+def test_weights_are_looked_at_not_the_time_of_their_file(folder):
+    """Of equal size and time, another model all the same."""
+    path = folder / "model.safetensors"
+    one = load_subject(folder, device="cpu")
+    stat = path.stat()
+    tensors = weights(folder)
+    tensors["model.layers.0.mlp.up_proj.weight"].mul_(-1)
+    write(folder, tensors)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert path.stat().st_size == stat.st_size
+    assert load_subject(folder, device="cpu").provenance != one.provenance

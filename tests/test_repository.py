@@ -133,3 +133,14 @@ def test_the_tiny_models_share_one_tokenizer():
     seeds = {f"tiny-{family}{seed}" for family in ("gpt2", "neox") for seed in ("", -43, -44, -45)}
     assert {path.parent.name for path in paths} == seeds | {"tiny-llama", "tiny-ungated"}
     assert len({path.read_bytes() for path in paths}) == 1
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_files_are_read_and_written_in_utf_8_whatever_the_locale(name):
+    source = (ROOT / "lib" / f"{name}.py").read_text("utf-8")
+    calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
+    for call in calls:
+        method = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if method in ("read_text", "write_text"):
+            given = call.args[1:] if method == "write_text" else call.args
+            assert given or "encoding" in {k.arg for k in call.keywords}, ast.unparse(call)

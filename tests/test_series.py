@@ -157,3 +157,43 @@ def test_a_kill_leaves_nothing_and_the_same_command_goes_on(repository):
     run(repository)
     assert "characters" in report(repository).read_text()
     assert not list(repository.glob("runs/*/.*part*"))
+
+
+@pytest.mark.parametrize("name", ["2024_01", "chapter #1.txt", "a'b, c.txt"])
+def test_settings_reach_the_notebook_as_they_were_given(repository, name):
+    """Not read as YAML or as a shell's words on the way."""
+    (repository / name).write_text(TEXT, encoding="utf-8")
+    run(repository, CORPUS=f"./{name}")
+    parameters = nbformat.read(report(repository), 4).metadata["papermill"]["parameters"]
+    assert parameters["corpus"] == f"./{name}"
+    assert str(len(TEXT)) in report(repository).read_text(encoding="utf-8")
+
+
+def test_a_run_under_a_locale_without_umlauts_is_kept(repository):
+    (repository / "Ärger.txt").write_text(TEXT, encoding="utf-8")
+    assert "export PYTHONUTF8 = 1" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONCOERCECLOCALE": "0"}
+    run(repository, CORPUS="./Ärger.txt", **locale)
+    assert str(len(TEXT)) in report(repository).read_text(encoding="utf-8")
+    assert "How long" in (report(repository).parent / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("what", ["a dangling link", "a file", "a folder's file"])
+def test_a_place_that_cannot_be_written_is_told_at_once(repository, what):
+    runs = repository / "runs"
+    if what == "a dangling link":
+        runs.symlink_to(repository / "nowhere" / "at" / "all")
+    elif what == "a file":
+        runs.write_text("")
+    else:
+        runs.mkdir()
+        (runs / "smoke-my_text").write_text("")
+        for path in runs.iterdir():
+            path.unlink()
+        from lib.names import label
+
+        (runs / f"smoke-{label(str(repository / 'a' / 'my text.txt'))}").write_text("")
+    process = started(repository)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "cannot be made" in said, said
+    assert len(said.strip().splitlines()) == 1

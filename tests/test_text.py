@@ -15,7 +15,7 @@ from lib.text import (
     load_corpus,
     measured_sample,
     pieces,
-    start_token,
+    start_tokens,
 )
 
 
@@ -162,8 +162,9 @@ def after(text, add_special_tokens=True, verbose=True):
     return {"input_ids": [*ids, 97] if add_special_tokens else ids}
 
 
-def test_the_start_token_is_found_by_tokenizing_a_word():
-    assert [start_token(t) for t in (letters, with_start, between, after)] == [None, 99, 98, None]
+def test_start_tokens_are_found_by_tokenizing_a_text_that_is_known():
+    found = [start_tokens(t) for t in (letters, with_start, between, after)]
+    assert found == [(), (99,), (98,), ()]
 
 
 def test_every_window_begins_with_the_start_token(windows):
@@ -209,3 +210,25 @@ def test_frozen_and_installed_docstrings_are_there():
     frozen = "".join(load_corpus("python-docs").documents).encode()
     assert hashlib.sha256(frozen).hexdigest().startswith("27f96ec552a3fae8")
     assert sum(map(len, load_corpus("scipy-docs").documents)) > 2_000_000
+
+
+def test_a_text_is_read_as_it_is_now(tmp_path, monkeypatch):
+    """Edited, or of the same name in another folder; a known name is one text."""
+    for name, words in (("a", "one "), ("b", "two ")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text(words * 9_000)
+        monkeypatch.chdir(tmp_path / name)
+        assert words in load_corpus("text.txt").test[0]
+    (tmp_path / "b" / "text.txt").write_text("three " * 9_000)
+    assert "three" in load_corpus("text.txt").test[0]
+    assert load_corpus("wikipedia") is load_corpus("wikipedia")
+
+
+def test_a_text_of_any_name_is_itself(tmp_path, monkeypatch):
+    """On a model that was trained here too, for which the repository's own texts are replaced."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("wikipedia.txt", "wikipedia-sample.txt", "wikipedia_of_mine.txt"):
+        (tmp_path / name).write_text("mine and mine alone. " * 9_000)
+        for path in (f"./{name}", str(tmp_path / name)):
+            sample = measured_sample(load_corpus(path), read_before=True)
+            assert all("mine" in document for document in sample.test + sample.maps)
