@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 from tqdm import tqdm
@@ -14,8 +15,10 @@ from lib.affine import ROUNDING, AffineMap, precision_of
 from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import Rows
+from lib.kept import kept
 from lib.moments import Moments
 from lib.probes import PolyLinear
+from lib.stats import sums
 
 BATCH = 256
 CHECKS = 20
@@ -114,6 +117,48 @@ def closed_form(rows: Rows, block: int) -> Descent:
     held_out = (affine(x[cut:]) - y[cut:]).square().sum(1).mean()
     error = (affine(x_test) - y_test).double().square().sum((1, 2)).numpy()
     return Descent(np.nan, np.array([0]), held_out.numpy()[None], error[None], affine)
+
+
+@kept(
+    "errors of trained layers",
+    1,
+    rows="rows",
+    block="block",
+    optimizer="optimizer",
+    rates="rates",
+    steps="steps",
+    seed="seed",
+    kind="kind",
+    whiten="whitened",
+)
+def trained_errors(
+    rows: Rows,
+    block: int,
+    optimizer: Optimizer | Literal["closed form"],
+    rates: Sequence[float] = (),
+    steps: int = 0,
+    seed: int = 42,
+    kind: Literal["linear", "poly"] = "linear",
+    whiten: bool = False,
+) -> pd.DataFrame:
+    """What a layer trained by `descend` leaves on the test text: step, document, error Σ‖y-ŷ‖², and
+    the rate; of several `rates` the one that `search_rate` finds in a sixth of the steps. The
+    closed form on the same rows is at step 0."""
+    if optimizer == "closed form":
+        run = closed_form(rows, block)
+    else:
+        rate = rates[0]
+        if len(rates) > 1:
+            rate = search_rate(rows, block, optimizer, rates, steps // 6, seed, whiten)
+        run = descend(rows, block, optimizer, rate, steps, seed, kind, whiten)
+    documents = np.unique(rows.test.document)
+    of_step = [
+        pd.DataFrame(
+            {"step": step, "document": documents, "error": sums(error[:, None], rows.test.document)}
+        )
+        for step, error in zip(run.step, run.error)
+    ]
+    return pd.concat(of_step, ignore_index=True).assign(rate=run.rate)
 
 
 def _fresh(kind: str, d: int, seed: int) -> nn.Module:

@@ -112,6 +112,11 @@ def _fit_maps(subject: Subject, windows: Windows) -> Fits:
         variance = whole.moments.syy
         variance_ratio[b] = float(variance.max() / variance.median())
         eigenvalues, _ = whole.moments.eigen  # ascending
+        if len(eigenvalues) < 2:
+            raise InputError(
+                f"block {b} of {subject.name}: the FFN's inputs vary in {len(eigenvalues)} "
+                f"direction(s) of {subject.d_model}, too few for a map: choose a wider model."
+            )
         condition[b, 0] = float(eigenvalues[-1] / eigenvalues[0])
         condition[b, 1] = float(eigenvalues[-1] / eigenvalues[1])
     return Fits(at_budget, mended, limit, massive_share, variance_ratio, condition)

@@ -127,9 +127,16 @@ def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> No
         ax.annotate(str(name), (at_x, at_y), beside, textcoords="offset points", fontsize=9)
 
 
-def by_depth(table: pd.DataFrame, y: str, hue: str, ax: plt.Axes, style: str | None = None) -> None:
+def by_depth(
+    table: pd.DataFrame,
+    y: str,
+    hue: str,
+    ax: plt.Axes,
+    style: str | None = None,
+    colours: Sequence[str] = COLOURS,
+) -> None:
     """Lines along depth from a tidy table with a column `block`."""
-    palette = list(COLOURS[: table[hue].nunique()])
+    palette = list(colours[: table[hue].nunique()])
     sns.lineplot(table, x="block", y=y, hue=hue, style=style, palette=palette, lw=1.6, ax=ax)
     block_axis(ax, int(table.block.max()) + 1)
 

@@ -435,3 +435,13 @@ def test_gradients_switched_off_elsewhere_change_nothing(windows):
         three, four = measured()
     torch.testing.assert_close(one, three)
     np.testing.assert_array_equal(two, four)
+
+
+def test_a_model_too_narrow_for_a_map_is_refused(windows):
+    for width in (1, 2):  # LayerNorm leaves width - 1 directions
+        given = dict(n_embd=width, n_layer=3, n_head=1, n_positions=64)
+        subject = as_subject(build("gpt2", given), name="narrow")
+        with pytest.raises(InputError, match="too few for a map"):
+            fit_maps(subject, windows)
+    wide = as_subject(build("gpt2", dict(n_embd=4, n_layer=3, n_head=1, n_positions=64)), name="4")
+    assert len(fit_maps(wide, windows).plain) == 3

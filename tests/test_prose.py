@@ -41,7 +41,8 @@ def test_the_table_on_a_page_is_that_of_its_results(path):
     model = report.COMMITTED[0]
     table = page.claims_table(path.stem, model, RESULTS / model / path.stem, is_committed=True)
     source = "".join(content(path)["cells"][0]["source"])
-    assert table and page.with_table(source, table) == source
+    assert table or path.stem == "00_start_here"  # a tour, which tests no claim
+    assert page.with_table(source, table) == source
     assert "not read yet" not in table and "read again" not in table
 
 
