@@ -141,9 +141,9 @@ def trained_errors(
     kind: Literal["linear", "poly"] = "linear",
     whiten: bool = False,
 ) -> pd.DataFrame:
-    """What a layer trained by `descend` leaves on the test text: step, document, error Σ‖y-ŷ‖², and
-    the rate; of several `rates` the one that `search_rate` finds in a sixth of the steps. The
-    closed form on the same rows is at step 0."""
+    """What a layer trained by `descend` leaves on the test text: step, document (-1: all of them,
+    before the last step), error Σ‖y-ŷ‖², and the rate; of several `rates` that which `search_rate`
+    finds in a sixth of the steps. The closed form on the same rows is at step 0."""
     if optimizer == "closed form":
         run = closed_form(rows, block)
     else:
@@ -151,14 +151,11 @@ def trained_errors(
         if len(rates) > 1:
             rate = search_rate(rows, block, optimizer, rates, steps // 6, seed, whiten)
         run = descend(rows, block, optimizer, rate, steps, seed, kind, whiten)
-    documents = np.unique(rows.test.document)
-    of_step = [
-        pd.DataFrame(
-            {"step": step, "document": documents, "error": sums(error[:, None], rows.test.document)}
-        )
-        for step, error in zip(run.step, run.error)
-    ]
-    return pd.concat(of_step, ignore_index=True).assign(rate=run.rate)
+    windows = rows.test.document
+    before = pd.DataFrame({"step": run.step[:-1], "document": -1, "error": run.error[:-1].sum(1)})
+    end = {"step": run.step[-1], "document": np.unique(windows)}
+    of_document = pd.DataFrame(end | {"error": sums(run.error[-1][:, None], windows)})
+    return pd.concat([before, of_document], ignore_index=True).assign(rate=run.rate)
 
 
 def _fresh(kind: str, d: int, seed: int) -> nn.Module:

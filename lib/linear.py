@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from lib.affine import AffineMap, Handle, RepairedMap, constant
-from lib.cache import cached
+from lib.cache import cached, load
 from lib.errors import InputError
 from lib.hooks import forward
 from lib.kept import kept
@@ -156,7 +156,13 @@ def fit(subject: Subject, windows: Windows) -> AffineFit:
     facts = fit_facts(subject, windows)
     key = _fit_maps.key(subject, windows)
     said = key and f"{_fit_maps.version}, of {subject.provenance} on {windows.provenance}"
-    fits = cache(lambda: fit_maps(subject, windows))
+
+    def maps() -> Fits:
+        if windows.n_tokens > 20_000 and (key is None or load(key) is None):
+            print(f"fitting the maps of {len(subject)} FFNs on {windows.n_tokens:,} tokens")
+        return fit_maps(subject, windows)
+
+    fits = cache(maps)
     means = cache(lambda: mean_ablation(subject, windows))
 
     def handles(what: str, blocks: Sequence[int], module_of: Callable) -> dict[int, Handle]:

@@ -53,12 +53,14 @@ def claims_table(notebook: str, model: str, folder: Path, is_committed: bool) ->
     other committed models; readings only where the run is the committed one."""
     own = found_in(folder)
     others = {m: found_in(_results(m, notebook)) for m in COMMITTED if m != model}
+    others = {m: theirs for m, theirs in others.items() if theirs}
+    column = model if others or model not in COMMITTED else "here"  # of what is trained here
     lines = []
     for id, found in own.items():
         row = paper.claim(id, notebook)
         cells = paper.in_cells(row, found)
         line = {"the paper says": f"{row.claim} ({row.section})" if row.section else row.claim}
-        line |= {"paper": row.paper_prints or "–", model: cells["here"]}
+        line |= {"paper": row.paper_prints or "–", column: cells["here"]}
         line |= {"against": cells["against"]}
         for other, theirs in others.items():
             line[other] = paper.in_one_cell(row, theirs[id]) if id in theirs else "–"

@@ -8,6 +8,8 @@ import pandas as pd
 import scipy.stats
 from scipy.optimize import isotonic_regression
 
+from lib.errors import InputError
+
 FEWEST = 6
 """documents below which no interval is told"""
 
@@ -193,6 +195,20 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(value, value - half, value + half)
 
 
+def gain_contrast(gains: Sequence[float]) -> Contrast:
+    """A gain over something that was trained from the same seeds, [seeds]: it is the difference."""
+    return Contrast(over_seeds(gains), None, over_seeds(gains))
+
+
+def welch(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
+    """Difference of the means of values of independent seeds, whose scatter may differ (Welch)."""
+    value = float(np.mean(a) - np.mean(b))
+    if min(len(a), len(b)) < 2:
+        return Interval(value, np.nan, np.nan)
+    ends = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(level)
+    return Interval(value, float(ends.low), float(ends.high))
+
+
 def one_turn(profile: np.ndarray) -> np.ndarray:
     """The nearest profile [n] that rises and then falls, or falls and then rises (least squares):
     isotonic regressions on either side of the best turning point."""
@@ -221,10 +237,10 @@ def correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> 
 
 
 def _fisher(r: float, n: int, variance: float, level: float) -> Interval:
-    if n < 4:
+    if n < 4 or not abs(r) < 1 - 1e-9:  # a perfect order says nothing of its scatter
         return Interval(r, np.nan, np.nan)
     half = scipy.stats.norm.ppf((1 + level) / 2) * np.sqrt(variance / (n - 3))
-    z = np.arctanh(np.clip(r, -0.9999, 0.9999))
+    z = np.arctanh(r)
     return Interval(r, float(np.tanh(z - half)), float(np.tanh(z + half)))
 
 
@@ -253,7 +269,15 @@ def paired_correlations(
 
 def rank_correlations(signals: pd.DataFrame, outcome: str, against: str) -> pd.DataFrame:
     """How well each column of `signals` [units] orders `outcome`, and its lead over `against`: a
-    row a signal, Spearman's ρ with Fisher's interval, the difference resampled over the units."""
+    row a signal, Spearman's ρ with Fisher's interval over n units, the difference resampled over
+    the units. Raises InputError for a column that lacks a value of a unit."""
+    lacking = [name for name in signals if signals[name].isna().any()]
+    if lacking:
+        raise InputError(
+            f"column {lacking[0]!r} has no value for {signals.index.name or 'row'} "
+            f"{signals.index[signals[lacking[0]].isna()][0]}: give it one for each, with the same "
+            "index as the others (a whole column may need .loc[blocks])."
+        )
     rows = []
     for name in signals.columns.drop(outcome):
         pair = [(signals[column], signals[outcome]) for column in (name, against)]
@@ -263,6 +287,7 @@ def rank_correlations(signals: pd.DataFrame, outcome: str, against: str) -> pd.D
         rows.append(
             {
                 "signal": name,
+                "n": len(signals),
                 "rho": here.value,
                 "low": here.low,
                 "high": here.high,

@@ -511,3 +511,12 @@ def test_depth_and_documents_are_checked_before_anything_is_measured(refused, tm
         (tmp_path / "short.txt").write_text("some words that are here. " * (n // 26))
         with refused("test documents" if n > 30_000 else "short"):
             start("06_x", "smoke", None, None).sample(subject, load_corpus(tmp_path / "short.txt"))
+
+
+def test_any_model_has_documents_enough_at_smoke(tmp_path, subject):
+    """Not only those that were trained here."""
+    shutil.copytree(TINY / "tiny-gpt2", tmp_path / "mine")
+    sample = start("06_x", "smoke", str(tmp_path / "mine"), None).sample(
+        subject, load_corpus("wikipedia-sample")
+    )
+    assert sample.test.n_documents == 11
