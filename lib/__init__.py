@@ -21,7 +21,7 @@ live model -> losses -> table -> figure, comparison, report. Imports only ever p
     mixing  pretraining together    linear models; trained decoders; many of them at once on a GPU
     mixerlab lab                    mixers compared; decoders compared
     softgates                       gates between an FFN and its map, after such a training
-    allocation tasks                where in depth the width goes; last words and told facts
+    allocation                      where in depth the width goes
     report  page                    one run; what its page shows of it
     old_report                      notebooks that are not in the new form yet
     series                          the command line

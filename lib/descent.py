@@ -148,9 +148,10 @@ def trained_errors(
         run = closed_form(rows, block)
     else:
         rate = rates[0]
-        if len(rates) > 1:
-            rate = search_rate(rows, block, optimizer, rates, steps // 6, seed, whiten)
-        run = descend(rows, block, optimizer, rate, steps, seed, kind, whiten)
+        with rows.subject.unchanging():  # its weights are looked at once for all keys
+            if len(rates) > 1:
+                rate = search_rate(rows, block, optimizer, rates, steps // 6, seed, whiten)
+            run = descend(rows, block, optimizer, rate, steps, seed, kind, whiten)
     windows = rows.test.document
     before = pd.DataFrame({"step": run.step[:-1], "document": -1, "error": run.error[:-1].sum(1)})
     end = {"step": run.step[-1], "document": np.unique(windows)}

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -193,8 +194,10 @@ def _order(n_windows: int, recipe: Recipe) -> torch.Tensor:
 
 
 def worth_compiling(steps: int) -> bool:
-    """Whether a training is long enough for half a minute of torch.compile, and g++ is there."""
-    return steps >= 500 and shutil.which("g++") is not None
+    """Whether a training is long enough for half a minute of torch.compile, and g++ is there; it is
+    given the path of torch's headers and fails where that has a space or an umlaut."""
+    plain = re.fullmatch(r"[!-~]+", torch.__file__) is not None
+    return steps >= 500 and shutil.which("g++") is not None and plain
 
 
 def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

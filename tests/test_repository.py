@@ -119,10 +119,10 @@ def test_the_kernel_of_the_lab_imports_lib(tmp_path):
     manager, client = jupyter_client.manager.start_new_kernel(kernel_name="python3", cwd=tmp_path)
     try:
         heard = []
-        code = "import sys, lib, lib.errors; print(sys.executable, lib.__file__)"
+        code = "import sys, lib, lib.errors; print(sys.executable, lib.__file__, sep=chr(10))"
         client.execute_interactive(code, timeout=60, output_hook=heard.append)
         told = "".join(m["content"].get("text", "") for m in heard)
-        assert told.split() == [sys.executable, lib.__file__]
+        assert told.splitlines() == [sys.executable, lib.__file__]
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
