@@ -237,10 +237,10 @@ def correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> 
 
 
 def _fisher(r: float, n: int, variance: float, level: float) -> Interval:
-    if n < 4 or not abs(r) < 1 - 1e-9:  # a perfect order says nothing of its scatter
+    if n < 4:
         return Interval(r, np.nan, np.nan)
     half = scipy.stats.norm.ppf((1 + level) / 2) * np.sqrt(variance / (n - 3))
-    z = np.arctanh(r)
+    z = np.arctanh(np.clip(r, -0.9999, 0.9999))
     return Interval(r, float(np.tanh(z - half)), float(np.tanh(z + half)))
 
 
@@ -284,6 +284,8 @@ def rank_correlations(signals: pd.DataFrame, outcome: str, against: str) -> pd.D
         here, there, difference = paired_correlations(*pair, ranks=True)
         if name == against:
             difference = Interval(0.0, 0.0, 0.0)
+        if abs(here.value) > 1 - 1e-9:  # a perfect order says nothing of its scatter
+            here = Interval(here.value, np.nan, np.nan)
         rows.append(
             {
                 "signal": name,
