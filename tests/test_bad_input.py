@@ -110,12 +110,12 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
 
 
 def test_a_comparison_that_is_unknown_or_of_another_notebook(refused):
-    run = old_report.start("04_kinds_of_linearity", "smoke", None, None)
-    with pytest.raises(InputError, match=r"unknown comparison 'whipp-5.1-jaged'.*jagged"):
-        run.compare("whipp-5.1-jaged", 1.0)
+    run = old_report.start("07_cross_domain", "smoke", None, None)
+    with pytest.raises(InputError, match=r"unknown comparison 'whipp-5.4-low-rnk'.*low-rank"):
+        run.compare("whipp-5.4-low-rnk", 1.0)
     one = Interval(1.0, 0.9, 1.1)
-    with refused("whipp-5.1-jagged", "01_linear_recoverability"):
-        run.compare("whipp-5.1-jagged", one, one, one)
+    with refused("whipp-5.4-low-rank", "04_kinds_of_linearity"):
+        run.compare("whipp-5.4-low-rank", one, one, one)
 
 
 def test_a_page_of_the_old_form_is_not_rendered(refused):
