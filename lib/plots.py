@@ -169,17 +169,6 @@ def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> Non
     axis.set_minor_locator(mpl.ticker.NullLocator())
 
 
-def effect_in_words(cost: float) -> str:
-    """What a swap does to the perplexity, as a predicate: raises it by 4%, multiplies it by 8.7,
-    leaves it as it is; nan has none."""
-    if not cost or np.isnan(cost):
-        return "leaves the perplexity as it is" if cost == 0 else "has no finite perplexity"
-    if cost >= 1:
-        return f"multiplies the perplexity by {cost_in_words(cost)[1:]}"
-    verb = "raises" if cost > 0 else "lowers"
-    return f"{verb} the perplexity by {cost_in_words(abs(cost))[1:]}"
-
-
 def cost_in_words(cost: float) -> str:
     """A relative change of perplexity as a reader likes it: +4%, −0.3%, or ×8.2 from +100% up."""
     if not np.isfinite(cost):
