@@ -7,9 +7,11 @@ keyed by its input token and the last one of a window has no need; nor has a sta
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -18,10 +20,11 @@ from torch import nn
 from tqdm import tqdm
 
 from lib import keys
-from lib.affine import AffineMap
+from lib.affine import AffineMap, Handle
 from lib.cache import cached
 from lib.errors import InputError, unknown
 from lib.hooks import capture, for_windows
+from lib.kept import kept
 from lib.keys import seal, words_of
 from lib.model import Subject
 from lib.swap import token_sweep
@@ -126,6 +129,11 @@ class Gate(nn.Module):
     @property
     def biases(self) -> list[torch.Tensor]:
         return [layer.bias for layer in self.net if isinstance(layer, nn.Linear)]
+
+    @property
+    def n_multiplications(self) -> int:
+        """Of a position's score."""
+        return sum(weight.numel() for weight in self.weights)
 
     def score(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x.float())[..., 0]
@@ -274,6 +282,41 @@ def choose_gate(gates: Mapping[str, Gate], x: np.ndarray, need: np.ndarray) -> s
     rows = torch.from_numpy(x)
     added = {kind: float((gate(rows).numpy() * need).mean()) for kind, gate in gates.items()}
     return min(added, key=added.get)
+
+
+def best_of_four(
+    subject: Subject, text: GateText, maps: Mapping[int, AffineMap]
+) -> dict[int, Handle]:
+    """{block: gate}: the best of KINDS for each map (§3.4), trained on `text.train` and chosen on
+    `text.choose`, when it is first used."""
+    gates = cache(lambda: _best_of_four(subject, text, maps))
+    how = f"gate for {{}}; the best of four, {fit_gates.version}, of {subject.provenance} on "
+    how += f"{text.train.provenance}, chosen on {text.choose.provenance}"
+    found = {}
+    for b, affine in maps.items():
+        words = subject.provenance and words_of(affine)
+        found[b] = Handle(words and how.replace("{}", words), lambda b=b: gates()[b][1])
+    return found
+
+
+def _best_of_four(
+    subject: Subject, text: GateText, maps: Mapping[int, AffineMap]
+) -> dict[int, tuple[str, Gate]]:
+    """{block: (kind, gate)}"""
+    gates = fit_gates(subject, text.train, maps)
+    unseen = measure_needs(subject, text.choose, maps)
+    kinds = {b: choose_gate(gates[b], *unseen.rows(b)) for b in maps}
+    return {b: (kind, gates[b][kind]) for b, kind in kinds.items()}
+
+
+@kept("kinds of gates", 1, subject="model", text="texts", maps="maps")
+def kinds_of(subject: Subject, text: GateText, maps: keys.InPlaces) -> pd.DataFrame:
+    """Which of four gates is the best for each map: block, kind, parameters."""
+    rows = []
+    for b, (kind, gate) in _best_of_four(subject, text, maps).items():
+        n = sum(tensor.numel() for tensor in (*gate.weights, *gate.biases))
+        rows.append({"block": b, "kind": kind, "parameters": n})
+    return pd.DataFrame(rows)
 
 
 class Masked(nn.Module):

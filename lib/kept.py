@@ -110,6 +110,7 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
             return keep(table, time.process_time() - began, *args, **kwargs)
 
         call.key, call.found, call.keep = key_of, found, keep
+        call.version = f"{family} {version}"
         return call
 
     return decorate

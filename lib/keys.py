@@ -10,6 +10,7 @@ with it is kept nowhere.
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -51,6 +52,32 @@ def describe(value) -> str | dict | None:
         parts = [in_one(v) for v in value]
         return None if None in parts else f"({', '.join(parts)})"
     return None
+
+
+class InPlaces(dict):
+    """{block: what stands in its FFN's place}, several at once."""
+
+    @property
+    def provenance(self) -> str | None:
+        """In words; blocks in whose places alike things stand are said together."""
+        alike: dict[str, list[int]] = {}
+        for b, module in self.items():
+            words = describe(module)
+            if words is None:
+                return None
+            alike.setdefault(re.sub(rf"\bblock {b}\b", "its block", words), []).append(b)
+        return "; ".join(f"blocks {_in_words(blocks)}: {words}" for words, blocks in alike.items())
+
+
+def _in_words(blocks: Sequence[int]) -> str:
+    """Numbers of blocks as 0-1, 3-27, 29."""
+    runs: list[list[int]] = []
+    for b in sorted(blocks):
+        if runs and b == runs[-1][-1] + 1:
+            runs[-1].append(b)
+        else:
+            runs.append([b])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def in_one(value) -> str | None:
@@ -98,7 +125,7 @@ def compose(module: nn.Module, *parts) -> None:
 def words_of(module: nn.Module) -> str | None:
     """What a module was sealed as; None if it never was or is no longer what it was. A class of
     lib may say so itself (lib.affine.Handle)."""
-    if hasattr(type(module), "provenance") and type(module).__module__.startswith("lib."):
+    if _says_itself(module):
         hooked = any(getattr(module, hooks) for hooks in HOOKS)
         return None if hooked else module.provenance
     if _is_own(module):
@@ -113,6 +140,11 @@ def own(part: nn.Module, words: str) -> None:
     """Let a part of a model stand for these words in what holds it, which then need not look at its
     weights: the model's own fingerprint covers them."""
     part.__dict__["_own"] = id(part), words  # a copy carries the number of what it was copied from
+
+
+def _says_itself(module: nn.Module) -> bool:
+    """Whether its class has words of its own, which do not change when it is made."""
+    return hasattr(type(module), "provenance") and type(module).__module__.startswith("lib.")
 
 
 def _is_own(module: nn.Module) -> bool:
@@ -134,6 +166,10 @@ def fingerprint(module: nn.Module, whole: bool = False) -> str | None:
         if kind.__module__.split(".")[0] not in OF_LIBRARIES:
             return None
         parts.append(f"{name} {kind.__qualname__}")
+        if _says_itself(part) and (words := words_of(part)) is not None:
+            skipped = (*skipped, f"{name}." if name else "")
+            parts.append(words)
+            continue
         if whole:  # what replaces an FFN is put into eval mode wherever it is used
             parts.append(f"mode {part.training}")
         if not whole and _is_own(part):

@@ -8,8 +8,9 @@ import pandas as pd
 
 from lib.stats import Contrast, Interval, Statistic, contrast, interval, ratio_of_sums
 
-Key = tuple[int, str]
-"""a block, and what stands in its FFN's place; a third entry may tell apart"""
+Key = tuple[int, str] | str
+"""a block, and what stands in its FFN's place; a third entry may tell apart. Or a name, where
+something stands in several FFNs' places at once"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,8 @@ class Losses:
     """[documents]: of the model as it is"""
     changed: dict[Key, np.ndarray]
     """{(block, what stands in its FFN's place): [documents]}"""
+    shares: pd.DataFrame | None = None
+    """where several FFNs are routed at once: a row a name, affine and saved (lib.routing.sweep)"""
 
     @property
     def perplexity(self) -> float:
@@ -51,7 +54,9 @@ class Losses:
 
     def table(self) -> pd.DataFrame:
         """A row a replacement: block, swap, nats a token with its interval, joint over the rows of
-        its kind, and the relative change of perplexity."""
+        its kind, and the relative change of perplexity; where it has a name, name and shares."""
+        if self.shares is not None:
+            return self._table_of_names()
         kinds = [key[1:] for key in self.changed]
         rows = []
         for key in self.changed:
@@ -59,6 +64,14 @@ class Losses:
             nats = self.difference(key, level=level)
             row = {"block": key[0], "swap": ", ".join(key[1:]), "nats": nats.value}
             rows.append(row | {"low": nats.low, "high": nats.high, "change": np.expm1(nats.value)})
+        return pd.DataFrame(rows)
+
+    def _table_of_names(self) -> pd.DataFrame:
+        rows = []
+        for name in self.changed:
+            nats = self.difference(name)._asdict()
+            row = {"name": name, **self.shares.loc[name], "nats": nats.pop("value"), **nats}
+            rows.append(row | {"change": np.expm1(row["nats"])})
         return pd.DataFrame(rows)
 
     def statistic(self, keys: Sequence[Key], over: str = "median") -> Statistic:
@@ -83,9 +96,12 @@ class Losses:
         rival = [(b, to or swap) for b in (blocks if others is None else others)]
         return contrast(here, self.statistic(rival, over), self.document)
 
-    def against(self, key: Key, other: Key) -> Contrast:
-        """A replacement's relative change of perplexity against another's, paired by document."""
+    def against(self, key: Key, other: Key, nats: bool = False) -> Contrast:
+        """A replacement's relative change of perplexity against another's, paired by document; or
+        what each adds to the loss, nats a token."""
         here, there = (ratio_of_sums(self.added(k), self.predictions) for k in (key, other))
+        if nats:
+            return contrast(here, there, self.document)
         return contrast(lambda w: np.expm1(here(w)), lambda w: np.expm1(there(w)), self.document)
 
     def cheapest(self, swap: str, among: Sequence[int]) -> int:

@@ -127,6 +127,15 @@ def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> No
         ax.annotate(str(name), (at_x, at_y), beside, textcoords="offset points", fontsize=9)
 
 
+def labelled_lines(ax: plt.Axes, table: pd.DataFrame, x: str, y: str, hue: str) -> None:
+    """A line with its band (columns low and high) for each value of `hue`, its name at its end."""
+    for k, (name, line) in enumerate(table.groupby(hue, sort=False)):
+        line = line.sort_values(x)
+        ax.plot(line[x], line[y], marker=MARKERS[k], color=COLOURS[k])
+        ax.fill_between(line[x], line.low, line.high, color=COLOURS[k], alpha=0.15, lw=0)
+        end_label(ax, line[x].iloc[-1], line[y].iloc[-1], str(name), COLOURS[k])
+
+
 def by_depth(
     table: pd.DataFrame,
     y: str,

@@ -3,39 +3,32 @@ saves (Balogh §3.4, §4.5; the learned-error router and the refit are ours)."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import RidgeCV
 from torch import nn
 from tqdm import tqdm
 
-from lib.affine import AffineMap
+from lib import hooks, keys, swap
+from lib.affine import AffineMap, Handle
 from lib.cache import cached, sealed
-from lib.errors import InputError, unknown
-from lib.gates import Gate, Masked, Needs, Routed, check_share
-from lib.hooks import (
-    advance,
-    block_pass,
-    capture_residual,
-    for_windows,
-    forward,
-    get_block,
-    slices,
-    swap,
-)
-from lib.keys import seal, words_of
+from lib.errors import unknown
+from lib.gates import Gate, GateText, Routed, check_share, measure_needs
+from lib.hooks import advance, block_pass, capture_residual, for_windows, get_block, slices
+from lib.kept import kept
+from lib.losses import Losses, of_tables
 from lib.model import Subject
 from lib.moments import Moments
 from lib.sparse import Thinned
-from lib.stats import Interval, ratio, sums
-from lib.swap import losses
+from lib.stats import sums
 from lib.text import Windows
 from lib.tokens import lookup
 
-BATCH = 8
 PRIOR = 1.0
 """rows of x that the old map counts as in a refit"""
 RIDGES = tuple(np.logspace(0, 5, 6))
@@ -58,7 +51,7 @@ class Errors:
 
 def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
     """Fit each block's learned-error router: a ridge regression of the log squared error of its map
-    on x, over the positions that are not massive. `maps` has every block."""
+    on x, over the positions that are not massive."""
     key = _learn_errors.key(subject, windows, maps)
     errors = _learn_errors(subject, windows, maps)
     sealed(errors.routers, key and f"{key.name} {key.digest}")
@@ -68,27 +61,28 @@ def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMa
 @cached("errors of maps", 3, subject="model", windows="text", maps="maps")
 def _learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
     """`learn_errors` itself."""
-    n_blocks = len(subject)
-    inputs: list[list[np.ndarray]] = [[] for _ in range(n_blocks)]
-    errors: list[list[np.ndarray]] = [[] for _ in range(n_blocks)]
-    massives: list[list[np.ndarray]] = [[] for _ in range(n_blocks)]
+    inputs: list[list[np.ndarray]] = [[] for _ in maps]
+    errors: list[list[np.ndarray]] = [[] for _ in maps]
+    massives: list[list[np.ndarray]] = [[] for _ in maps]
+    place = {b: k for k, b in enumerate(maps)}
+    maps = {b: _made(affine) for b, affine in maps.items()}  # before a pass, not within it
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
         x, y = x.float(), y.float()
-        affine = maps[b].to(x.device)
-        inputs[b].append(x.cpu().numpy())
-        errors[b].append((y - affine(x)).double().square().sum(-1).cpu().numpy())
-        massives[b].append(affine.massive(x).cpu().numpy())
+        affine, k = maps[b].to(x.device), place[b]
+        inputs[k].append(x.cpu().numpy())
+        errors[k].append((y - affine(x)).double().square().sum(-1).cpu().numpy())
+        massives[k].append(affine.massive(x).cpu().numpy())
 
-    forward(subject, windows, on_ffn=add, desc="errors of the maps")
+    hooks.forward(subject, windows, on_ffn=add, blocks=[*maps], desc="errors of the maps")
     error = np.stack([np.concatenate(batches) for batches in errors])
     massive = np.stack([np.concatenate(batches) for batches in massives])
     predicted, routers = [], []
-    for b in tqdm(range(n_blocks), desc="error routers", delay=2, leave=False):
-        x = np.concatenate(inputs[b])
-        inputs[b].clear()  # the rows of a block are large
-        ordinary = ~massive[b]
-        weight, bias = _fit_log_error(x[ordinary], error[b][ordinary])
+    for k in tqdm(range(len(maps)), desc="error routers", delay=2, leave=False):
+        x = np.concatenate(inputs[k])
+        inputs[k].clear()  # the rows of a block are large
+        ordinary = ~massive[k]
+        weight, bias = _fit_log_error(x[ordinary], error[k][ordinary])
         predicted.append(x @ weight + bias)
         # A gate says yes where its score is high: where the predicted error is small.
         gate_weight = torch.tensor(-weight[None], dtype=torch.float32)
@@ -130,168 +124,240 @@ def allocate(cost: np.ndarray, share: float) -> np.ndarray:
     return chosen.reshape(cost.shape)
 
 
-class TrueError(nn.Module):
-    """The router that knows: the map where its squared error is at most `limit`."""
+class TopShare(nn.Module):
+    """A router that sends the same `share` of every window to the map: where `scorer.score` is
+    highest. The share is exact, whatever text and inputs; a router in use would need a threshold.
+    """
 
-    def __init__(
-        self, ffn: nn.Module, surrogate: AffineMap, limit: float, words: str | None = None
-    ):
+    def __init__(self, scorer: nn.Module, share: float):
         super().__init__()
-        self.ffn, self.surrogate, self.limit = ffn, surrogate, limit
-        seal(self, words)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (self.ffn(x) - self.surrogate(x)).square().sum(-1) <= self.limit
-
-
-NAMES = ("error", "gate", "token", "random", "oracle")
-"""routers: the learned error, a gate of Balogh's, the mean error of the input token, random
-positions, the true error"""
-
-
-@dataclass(frozen=True, eq=False)
-class Routers:
-    """Routers of every block by name and share, their thresholds set on the text for gates."""
-
-    subject: Subject
-    maps: Mapping[int, AffineMap]
-    errors: Errors
-    """of these maps on the text for gates"""
-    gates: Mapping[int, Gate]
-    needs: Needs
-    """of the text for gates: what its FFNs read, and its tokens"""
-    test: Windows
-    """the windows that will be routed, which look-ups and random positions are made for"""
-    seed: int = 42
-
-    def at(self, name: str, shares: Mapping[int, float]) -> dict[int, Routed]:
-        """{block: its FFN with its map}, the map on about this share of its positions.
-
-        Raises InputError for an unknown name and for a share outside 0 to 1.
-        """
-        if name not in NAMES:
-            raise unknown("router", name, NAMES)
-        random = np.random.default_rng(self.seed)
-        found = {}
-        for k, (b, share) in enumerate(shares.items()):
-            check_share(share)
-            ffn = get_block(self.subject, b).original
-            if name == "random":
-                mask = random.random(tuple(self.test.tokens.shape)) < share
-                router = Masked(mask, f"random share {share!r}, draw {k} of seed {self.seed}")
-            elif name == "token":
-                router = self._by_token(b, share)
-            elif name == "oracle":
-                limit = float(np.quantile(self.errors.error[b], share)) if share else -1.0
-                words = self._words(f"true error {share!r}", b)
-                router = TrueError(ffn, self.maps[b], limit, words)
-            else:
-                gate = self.errors.routers[b] if name == "error" else self.gates[b]
-                x = torch.from_numpy(self.needs.x[b])
-                router = gate.at_share(x, share, self.needs.provenance)
-            found[b] = Routed(ffn, self.maps[b], router)
-        return found
-
-    def _by_token(self, b: int, share: float) -> Masked:
-        """The map where the input token has a small mean squared error on the text for gates."""
-        # A window's last position has an error, but no need and no token in `needs`.
-        error = self.errors.error[b][:, : self.needs.token.shape[1]]
-        size = int(max(self.needs.token.max(), self.test.tokens.max())) + 1
-        by_token = lookup(error, self.needs.token, size)  # [vocabulary]
-        limit = np.quantile(by_token[self.needs.token], share) if share else -1.0
-        words = self._words(f"mean error of the token {share!r} of {self.test.provenance}", b)
-        return Masked(by_token[self.test.tokens.numpy()] <= limit, words)
-
-    def _words(self, how: str, b: int) -> str | None:
-        """A router in words, by what the errors of block `b` were computed from."""
-        errors = words_of(self.errors.routers[b])
-        return errors and f"{how} by {errors}"
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Losses of a model with modules in several blocks at once, and what they saved."""
-
-    losses: np.ndarray
-    """[n, predictions], nats"""
-    base: np.ndarray
-    """[n, predictions]: of the original model"""
-    linear: np.ndarray
-    """[blocks, n]: share of a window's positions that a map took"""
-    saved: np.ndarray
-    """[blocks, n]: share of the multiplications of that block's FFN that were saved"""
-    document: np.ndarray
-    """[n]"""
+        check_share(share)
+        self.scorer, self.share = scorer, share
+        keys.compose(self, f"the highest {share!r} of each window by", scorer)
 
     @property
-    def added(self) -> np.ndarray:
-        """Loss added, summed by document, [documents], nats."""
-        return sums(self.losses - self.base, self.document)
+    def n_multiplications(self) -> int:
+        return getattr(self.scorer, "n_multiplications", 0)
 
-    @property
-    def predictions(self) -> np.ndarray:
-        """Predictions of each document, [documents]."""
-        return sums(np.ones_like(self.base), self.document)
+    def at(self, chunk: slice) -> "TopShare":
+        return TopShare(for_windows(self.scorer, chunk), self.share)
 
-    @property
-    def cost(self) -> Interval:
-        """Relative change of perplexity, over documents."""
-        return ratio(self.added, self.predictions).map(np.expm1)
-
-    @property
-    def linear_share(self) -> float:
-        """Share of all FFN evaluations (a block at a position) that the maps took."""
-        return float(self.linear.mean())
-
-    @property
-    def saved_share(self) -> float:
-        """Share of the arithmetic of all FFNs that was saved, where these are of one size."""
-        return float(self.saved.mean())
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d] -> [.., ..] bool
+        score = self.scorer.score(x)
+        top = score.topk(round(self.share * score.shape[-1]), dim=-1).indices
+        return torch.zeros_like(score, dtype=torch.bool).scatter(-1, top, True)
 
 
-def evaluate(
-    subject: Subject, windows: Windows, models: Mapping[object, Mapping[int, nn.Module]]
-) -> dict[object, Evaluation]:
-    """Run the model with all modules of each entry of `models` ({name: {block: module}}) in their
-    blocks' places at once. Every batch and entry is a cached step."""
+class Told(nn.Module):
+    """Scores that are told: `scores` [n, seq_len] of the windows it is used on, in their order;
+    `words`: how they were made, for keys."""
+
+    def __init__(self, scores: np.ndarray, words: str | None = None):
+        super().__init__()
+        self.scores = np.asarray(scores, np.float32)
+        keys.seal(self, words)
+
+    def at(self, chunk: slice) -> "Told":
+        words = keys.words_of(self)
+        return Told(self.scores[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(self.scores[: x.shape[0], : x.shape[1]], device=x.device)
+
+
+class TrueError(nn.Module):
+    """Scores of an oracle: minus the squared error of the map, for which the FFN must be run."""
+
+    def __init__(self, ffn: nn.Module, affine: AffineMap):
+        super().__init__()
+        self.ffn, self.affine = ffn, affine
+        keys.compose(self, "the true error of", affine)
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        return -(self.ffn(x) - self.affine(x)).square().sum(-1)
+
+
+def true_errors(subject: Subject, maps: Mapping[int, AffineMap]) -> dict[int, TrueError]:
+    """{block: the oracle's scores}."""
+    return {b: TrueError(subject.blocks[b].original, affine) for b, affine in maps.items()}
+
+
+def random_scores(windows: Windows, blocks: Sequence[int], seed: int = 42) -> dict[int, Told]:
+    """{block: scores at random}, for these windows."""
+    shape = tuple(windows.tokens.shape)
+    words = "random order, seed {} of block {}"
+    return {
+        b: Told(np.random.default_rng([seed, b]).random(shape), words.format(seed, f"block {b}"))
+        for b in blocks
+    }
+
+
+def learned_errors(
+    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
+) -> dict[int, Handle]:
+    """{block: scores from x}: minus the log squared error of the block's map, by ridge regression
+    on these windows (see `learn_errors`); fitted when first used."""
+    said = _said(f"{_learn_errors.version} of {{}}", subject, windows)
+    routers = cache(lambda: learn_errors(subject, windows, maps).routers)
+    blocks = [*maps]
+    return {
+        b: Handle(_of_map(said, maps[b]), lambda k=k: routers()[k]) for k, b in enumerate(blocks)
+    }
+
+
+def by_token(
+    subject: Subject,
+    windows: Windows,
+    test: Windows,
+    maps: Mapping[int, AffineMap],
+    mean_of: str = "error",
+) -> dict[int, Handle]:
+    """{block: scores of the positions of `test` by their input token alone}: minus the mean over
+    `windows` of the map's squared error there, or of the "loss increase" (Balogh §4.3.3)."""
+    if mean_of not in ("error", "loss increase"):
+        raise unknown("mean of a token", mean_of, ["error", "loss increase"])
+    tokens = windows.tokens.numpy()[:, subject.n_start :]
+    size = int(max(windows.tokens.max(), test.tokens.max())) + 1
+
+    @cache
+    def tables() -> dict[int, np.ndarray]:
+        """{block: [vocabulary]}"""
+        if mean_of == "loss increase":
+            needs = measure_needs(subject, windows, maps)
+            return {b: lookup(needs.need[b], needs.token, size) for b in maps}
+        errors = learn_errors(subject, windows, maps)
+        ordinary = ~errors.massive  # what stays with the FFN has no error of the map
+        return {
+            b: lookup(errors.error[k][ordinary[k]], tokens[ordinary[k]], size)
+            for k, b in enumerate(maps)
+        }
+
+    said = _said(f"the input token's mean {mean_of} of {{}}", subject, windows)
+    said = said and f"{said}, for {test.provenance}"
+    return {
+        b: Handle(_of_map(said, maps[b]), lambda b=b: Told(-tables()[b][test.tokens.numpy()]))
+        for b in maps
+    }
+
+
+def _said(how: str, subject: Subject, windows: Windows) -> str | None:
+    """How scores are made, in words, with a place for the map that they are about."""
+    made_of = subject.provenance
+    return made_of and f"{how}, of {made_of} on {windows.provenance}"
+
+
+def _of_map(said: str | None, affine: AffineMap) -> str | None:
+    words = keys.words_of(affine)
+    return said and words and said.replace("{}", words)
+
+
+def routed(
+    subject: Subject,
+    maps: Mapping[int, AffineMap],
+    scores: Mapping[int, nn.Module],
+    share: float,
+    ffns: Mapping[int, nn.Module] | None = None,
+) -> dict[int, Routed]:
+    """{block of `scores`: its FFN (or what `ffns` has in its place) with its map where the score is
+    among the highest `share` of the window}."""
+    return {
+        b: Routed((ffns or {}).get(b, get_block(subject, b).original), maps[b], TopShare(s, share))
+        for b, s in scores.items()
+    }
+
+
+def cheapest(
+    subject: Subject, text: GateText, maps: Mapping[int, AffineMap], share: float
+) -> dict[int, Handle]:
+    """{block: routed FFN}: `share` of all evaluations affine, where the learned error is least,
+    with each block's share by what its map is expected to add to the loss (ours).
+
+    The expectation: `marginal_costs`, with a loss per error from each map's cost on `text.choose`.
+    """
+    check_share(share)
+    how = f"{{}} where the error learned is least, {share!r} of all blocks, shares by costs on "
+    said = _said(how + text.choose.provenance, subject, text.train)
+
+    @cache
+    def modules() -> dict[int, Routed]:
+        errors = learn_errors(subject, text.train, maps)
+        alone = swap.sweep(subject, text.choose, {(b, "map"): maps[b] for b in maps})
+        mean_error = (errors.error * ~errors.massive).mean((1, 2))  # [blocks]
+        rates = np.maximum(alone.nats("map")[[*maps]].to_numpy(), 1e-6) / mean_error
+        shares = allocate(marginal_costs(errors, rates), share).mean((1, 2))
+        scores = learned_errors(subject, text.train, maps)
+        return {
+            b: routed(subject, maps, {b: scores[b]}, float(of_block))[b]
+            for b, of_block in zip(maps, shares)
+        }
+
+    return {b: Handle(_of_map(said, maps[b]), lambda b=b: modules()[b]) for b in maps}
+
+
+def sweep(
+    subject: Subject, windows: Windows, models: Mapping[str, Mapping[int, nn.Module]]
+) -> Losses:
+    """Losses by document of the model as it is and with all modules of each entry of `models`
+    ({name: {block: module}}) in their FFNs' places at once; each is kept (lib.kept).
+
+    `Losses.shares` says by name: affine, the share of all FFN evaluations (a block at a position)
+    that a map took; saved, the share of the multiplications of all FFNs that were left out.
+    """
+    swap.check_predictions(subject, windows)
     for modules in models.values():
         for block in modules:
             get_block(subject, block)
-    parts: dict = {name: [] for name in models}
-    base = []
-    bar = tqdm(total=len(windows) * len(models), desc="routed", unit="window", delay=2, leave=False)
+    tables = {}
     with subject.unchanging():
-        for start in range(0, len(windows), BATCH):
-            chunk = slice(start, start + BATCH)
-            base.append(_evaluated(subject, windows[chunk], {})["losses"])
-            for name, modules in models.items():
-                here = {b: for_windows(m, chunk) for b, m in modules.items()}
-                parts[name].append(_evaluated(subject, windows[chunk], here))
-                bar.update(len(windows[chunk]))
-    bar.close()
-    found = {}
-    for name, of_batches in parts.items():
-        linear, saved = (np.concatenate([p[k] for p in of_batches], 1) for k in ("linear", "saved"))
-        swapped = np.concatenate([p["losses"] for p in of_batches])
-        found[name] = Evaluation(swapped, np.concatenate(base), linear, saved, windows.document)
-    return found
+        unchanged = swap.document_losses(subject, windows)
+        for name, modules in models.items():
+            tables[name] = document_losses(subject, windows, keys.InPlaces(modules))
+    shares = {name: table[["affine", "saved"]].mean() for name, table in tables.items()}
+    return replace(of_tables(unchanged, tables), shares=pd.DataFrame(shares).T)
 
 
-@cached("routed model", 1, subject="model", windows="text", modules="in the FFNs' places")
-def _evaluated(subject: Subject, windows: Windows, modules: Mapping[int, nn.Module]) -> dict:
-    """Losses of a batch with `modules` in their blocks' places; shares made linear and saved."""
-    linear, saved = (np.zeros((len(subject), len(windows))) for _ in range(2))
-    with contextlib.ExitStack() as stack:
-        for b, module in modules.items():
-            stack.enter_context(swap(subject.blocks[b], module))
-        found = losses(subject, windows.tokens).cpu().numpy()
+@kept("losses of routed models", 1, subject="model", windows="text", modules="in the FFNs' places")
+@torch.no_grad()
+def document_losses(subject: Subject, windows: Windows, modules: keys.InPlaces) -> pd.DataFrame:
+    """Losses with `modules` in several FFNs' places: document, sum (nats), predictions, affine and
+    saved (shares, see `sweep`)."""
+    # All is made before anything is swapped: maps and scores are fitted on the model as it is.
     for b, module in modules.items():
-        shape = windows.tokens.shape
-        used, less = arithmetic_saved(module, subject.blocks[b].n_params, shape)
-        # At a start token the FFN stays.
-        linear[b] = used[:, subject.n_start :].mean(1)
-        saved[b] = less[:, subject.n_start :].mean(1)
-    return {"losses": found, "linear": linear, "saved": saved}
+        hooks.check_stand_in(subject.blocks[b], module)
+    found, affine, saved = [], [], []  # [predictions] a window; a number a window
+    n_params = {b.index: b.n_params for b in subject.blocks}
+    rows_of = slices(len(windows), swap.batch_size(subject, windows))
+    for rows in tqdm(rows_of, desc="routed", delay=2, leave=False):
+        here = {b: for_windows(_made(m), rows) for b, m in modules.items()}
+        with contextlib.ExitStack() as stack:
+            for b, module in here.items():
+                stack.enter_context(hooks.swap(subject.blocks[b], module))
+            found.append(swap.losses(subject, windows.tokens[rows]).cpu().numpy())
+        used, less = np.zeros((2, len(found[-1])))
+        for b, module in here.items():
+            shape = windows.tokens[rows].shape
+            parts = arithmetic_saved(module, n_params[b], shape)
+            # At a start token the FFN stays.
+            of_block = [part[:, subject.n_start :].mean(1) for part in parts]
+            used += of_block[0] / len(subject)
+            less += of_block[1] * n_params[b] / sum(n_params.values())
+        affine.append(used)
+        saved.append(less)
+    losses = np.concatenate(found)
+    table = {
+        "document": np.unique(windows.document),
+        "sum": sums(losses, windows.document),
+        "predictions": sums(np.ones_like(losses), windows.document).astype(int),
+    }
+    n_windows = sums(np.ones((len(losses), 1)), windows.document)
+    for name, of_windows in (("affine", affine), ("saved", saved)):
+        table[name] = sums(np.concatenate(of_windows)[:, None], windows.document) / n_windows
+    return pd.DataFrame(table)
+
+
+def _made(module: nn.Module) -> nn.Module:
+    """What a handle stands for."""
+    return module.module if isinstance(module, Handle) else module
 
 
 def arithmetic_saved(
@@ -306,11 +372,9 @@ def arithmetic_saved(
         return np.ones(shape, bool), np.full(shape, _saved_by_map(module, n_params))
     used = module.linear.cpu().numpy()
     saved = np.where(used, _saved_by_map(module.surrogate, n_params), 0.0)
-    if isinstance(module.ffn, Thinned) and not used.all():
-        saved[~used] = module.ffn.saved.numpy().ravel()
-    if isinstance(module.router, Gate):
-        saved = saved - sum(w.numel() for w in module.router.weights) / n_params
-    return used, saved
+    if isinstance(ffn := _made(module.ffn), Thinned) and not used.all():
+        saved[~used] = ffn.saved.numpy().ravel()
+    return used, saved - getattr(module.router, "n_multiplications", 0) / n_params
 
 
 def _saved_by_map(affine: AffineMap, n_params: int) -> float:
@@ -320,29 +384,23 @@ def _saved_by_map(affine: AffineMap, n_params: int) -> float:
     return 1 - multiplies / n_params
 
 
-def at_saving(evaluations: Sequence[Evaluation], saved: float) -> np.ndarray:
-    """Loss added by document at a share of the FFN arithmetic saved, [documents], nats: on the
-    straight line between the two nearest runs (nothing saved adds nothing), which overstates the
-    loss of a convex curve. Raises InputError where no run saves as much."""
-    points = sorted(evaluations, key=lambda e: e.saved_share)
-    reached = [0.0, *(e.saved_share for e in points)]
-    added = np.array([np.zeros_like(points[0].added), *(e.added for e in points)])
-    if not 0 <= saved <= reached[-1]:
-        raise InputError(
-            f"no run saves {saved:.0%} of the FFN arithmetic, the most is {reached[-1]:.0%}: "
-            "evaluate a larger share, or ask for less."
-        )
-    return np.array([np.interp(saved, reached, column) for column in added.T])
-
-
-def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> dict[int, Routed]:
+def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> dict[int, Handle]:
     """Maps fitted anew in order of depth, each on the positions that its router sends it while all
-    earlier blocks are routed with their new maps: {block: Routed}.
+    earlier blocks are routed with their new maps: {block: Routed}, fitted when first used.
 
     One walk down the blocks with the residual streams of all windows in memory.
     """
-    found = _refit(subject, windows, modules)
-    return {b: _with_map(module, found[b].to(subject.device)) for b, module in modules.items()}
+    together = keys.InPlaces(modules).provenance
+    said = together and f"refitted in order of depth on {windows.provenance}: {together}"
+    found = cache(lambda: _refit(subject, windows, keys.InPlaces(modules)))
+
+    def with_new_map(b: int) -> Routed:
+        return _with_map(_made(modules[b]), found()[b].to(subject.device))
+
+    return {
+        b: Handle(said and f"FFN of block {b} routed, {said}", lambda b=b: with_new_map(b))
+        for b in modules
+    }
 
 
 @cached("refitted maps", 3, subject="model", windows="text", modules="routed")
@@ -356,11 +414,11 @@ def _refit(
     for b in tqdm(range(len(subject)), desc="refits", delay=2, leave=False):
         module = subject.blocks[b].ffn
         if b in modules:
-            routed = modules[b].to(subject.device)
-            x, y = _routed_rows(subject, windows, routed, b, streams)
-            affine = shrunk_fit(x, y, routed.surrogate) if len(x) else routed.surrogate
+            before = _made(modules[b]).to(subject.device)
+            x, y = _routed_rows(subject, windows, before, b, streams)
+            affine = shrunk_fit(x, y, before.surrogate) if len(x) else before.surrogate
             maps[b] = AffineMap(affine.weight.float(), affine.bias.float())
-            module = _with_map(routed, maps[b])
+            module = _with_map(before, maps[b])
         # The stream goes on as the routed model has it.
         advance(subject, windows, b, module, streams)
     return maps

@@ -8,6 +8,7 @@ by block and matrix.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +16,12 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from lib.affine import Handle
 from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import forward
 from lib.keys import seal
-from lib.model import Subject
+from lib.model import Block, Subject
 from lib.text import Windows
 
 EVERY = 32
@@ -167,13 +169,13 @@ def _on_input(change: Callable) -> Callable:
     return hook
 
 
-def teal(subject: Subject, windows: Windows, share: float) -> dict[int, Thinned]:
+def teal(subject: Subject, windows: Windows, share: float) -> dict[int, Handle]:
     """{block: FFN} that leaves out about `share` of the multiplications: the smallest entries of
     what each matrix reads, the same share for every matrix (TEAL's uniform sparsity)."""
     return _thinned(subject, windows, share, {"input": share, "hidden": share}, "teal")
 
 
-def cats(subject: Subject, windows: Windows, share: float) -> dict[int, Thinned]:
+def cats(subject: Subject, windows: Windows, share: float) -> dict[int, Handle]:
     """{block: FFN} that leaves out about `share` of the multiplications: hidden units of the
     smallest gate activations. At most two thirds can be saved in an FFN with a gate (the gate is
     computed), half in one without."""
@@ -190,16 +192,17 @@ def cats(subject: Subject, windows: Windows, share: float) -> dict[int, Thinned]
 
 def _thinned(
     subject: Subject, windows: Windows, share: float, level_of: dict[str, float], how: str
-) -> dict[int, Thinned]:
+) -> dict[int, Handle]:
     if not 0 <= share <= 1:
         raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
     levels = tuple(level_of.values())
-    quantiles = magnitudes(subject, windows, levels)
-    words = subject.provenance and f"{how}, share {share!r} by {windows.provenance}"
-    found = {}
-    for block in subject.blocks:
+    quantiles = cache(lambda: magnitudes(subject, windows, levels))
+
+    def thinned(block: Block) -> Thinned:
         cuts = {}
         for k, (name, level) in enumerate(level_of.items()):
-            cuts[name] = float(quantiles[name][block.index, k]) if level > 0 else 0.0
-        found[block.index] = Thinned(block.original, block.d_model, cuts, words)
-    return found
+            cuts[name] = float(quantiles()[name][block.index, k]) if level > 0 else 0.0
+        return Thinned(block.original, block.d_model, cuts)
+
+    words = subject.provenance and f"{how}, share {share!r} by {windows.provenance}"
+    return {b.index: Handle(words, lambda b=b: thinned(b)) for b in subject.blocks}

@@ -18,6 +18,7 @@ def compute() -> dict[str, dict]:
     """{name: {"version": "affine maps 1", "value": 0.93}}, from an empty cache."""
     import numpy as np
 
+    from lib import routing
     from lib.descent import descend
     from lib.gates import Gate, Routed
     from lib.hooks import Rows
@@ -26,7 +27,7 @@ def compute() -> dict[str, dict]:
     from lib.moments import collect
     from lib.probes import _fit_probe, fit_probe
     from lib.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
-    from lib.routing import _evaluated, _learn_errors, _refit, evaluate, learn_errors, refit
+    from lib.routing import _learn_errors, _refit, learn_errors, refit
     from lib.swap import _base, _heal, _swapped, heal, token_sweep
     from lib.text import cut_windows, load_corpus
     from lib.tokens import _predictions
@@ -76,10 +77,11 @@ def compute() -> dict[str, dict]:
         router = Gate(errors.routers[b].weights, errors.routers[b].biases, cut)
         modules[b] = Routed(subject.blocks[b].ffn, fits.repaired[b], router)
     both = {"routed": modules, "refitted": refit(subject, fit, modules)}
-    for name, found_there in evaluate(subject, test, both).items():
-        step = _evaluated if name == "routed" else _refit
-        keep(step, f"cost of two {name} blocks", found_there.cost.value)
-        keep(step, f"share of two {name} blocks", found_there.linear_share)
+    found_there = routing.sweep(subject, test, both)
+    for name in both:
+        step = routing.document_losses if name == "routed" else _refit
+        keep(step, f"cost of two {name} blocks", found_there.change(name).value)
+        keep(step, f"share of two {name} blocks", found_there.shares.affine[name])
     keep(_predictions, "entropy", _predictions(subject, test)["entropy"].mean())
 
     rows = Rows(subject, fit, test, [2])

@@ -14,7 +14,7 @@ from lib.gates import Routed, measure_needs
 from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear import fit_maps, score
 from lib.model import as_subject
-from lib.routing import Routers, evaluate, learn_errors, refit, shrunk_fit
+from lib.routing import learn_errors, random_scores, refit, routed, shrunk_fit, sweep
 from lib.stand_ins import first_maps, stand_in
 from lib.swap import expected_added_loss, heal, losses, token_sweep
 from lib.text import Windows, cut_windows
@@ -204,15 +204,11 @@ def test_routers_leave_the_start_token_alone(starting):
     x, y = capture(subject, windows, [1])[1]
     by_hand = (maps[1](x) - y).double().square().sum(-1)
     np.testing.assert_allclose(errors.error[1], by_hand, rtol=1e-4, atol=1e-9)
-    gates = {b: errors.routers[b] for b in range(3)}
-    routers = Routers(subject, maps, errors, gates, needs, windows)
-    everywhere = evaluate(
-        subject, windows, {"all": routers.at("random", dict.fromkeys(gates, 1.0))}
-    )
-    linear = evaluate(subject, windows, {"maps": maps})["maps"]
-    np.testing.assert_allclose(everywhere["all"].losses, linear.losses, atol=1e-5)
-    assert everywhere["all"].linear_share == linear.linear_share == 1
-    refitted = refit(subject, windows, {1: routers.at("random", {1: 1.0})[1]})[1]
+    every = routed(subject, maps, random_scores(windows, maps), 1.0)
+    found = sweep(subject, windows, {"all": every, "maps": maps})
+    np.testing.assert_allclose(found.changed["all"], found.changed["maps"], rtol=1e-6)
+    assert found.shares.affine.tolist() == [1, 1]
+    refitted = refit(subject, windows, {1: every[1]})[1]
     np.testing.assert_allclose(refitted.surrogate(x), maps[1](x), atol=0.05 * float(y.std()))
 
 

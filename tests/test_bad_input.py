@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import lib.report
-from lib import old_report
+from lib import old_report, routing
 from lib.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
 from lib.cache import cached
 from lib.decoder import Shape, build_decoder
@@ -34,7 +34,6 @@ from lib.moments import Moments
 from lib.names import TINY, check_model
 from lib.probes import PolyLinear, build, fit_probe
 from lib.report import start
-from lib.routing import evaluate
 from lib.series import main, notebooks, plan, render
 from lib.stats import Interval
 from lib.swap import heal, token_sweep
@@ -397,7 +396,7 @@ def test_a_notebook_without_trainings_is_not_trained(refused, monkeypatch):
 
 def test_a_routed_block_that_does_not_exist(refused, subject, test, fits):
     with refused("block -1"):
-        evaluate(subject, test, {"wrong": {-1: fits.plain[0]}})
+        routing.sweep(subject, test, {"wrong": {-1: fits.plain[0]}})
 
 
 def test_nothing_to_train_or_to_measure(refused, subject, fit, test, fits):

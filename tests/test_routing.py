@@ -1,27 +1,38 @@
 """Routers of all blocks at once: identities, planted errors, shares."""
 
-from dataclasses import replace
+import contextlib
+import copy
 
 import numpy as np
 import pytest
 import torch
 
+from lib import linear
 from lib.affine import AffineMap
 from lib.errors import InputError
-from lib.gates import Gate, Masked, Routed, fit_gates, measure_needs
+from lib.gates import Gate, GateText, Masked, Routed, best_of_four
+from lib.hooks import capture, swap
+from lib.keys import InPlaces
+from lib.model import as_subject
 from lib.routing import (
-    NAMES,
     Errors,
-    Routers,
+    TopShare,
     allocate,
-    at_saving,
-    evaluate,
+    by_token,
+    cheapest,
+    document_losses,
     learn_errors,
+    learned_errors,
     marginal_costs,
+    random_scores,
     refit,
+    routed,
     shrunk_fit,
+    sweep,
+    true_errors,
 )
 from lib.sparse import cats, teal
+from lib.stats import sums
 from lib.swap import losses
 
 
@@ -30,26 +41,25 @@ def errors(subject, fit, fits):
     return learn_errors(subject, fit[:32], fits.repaired)
 
 
-def routed(subject, maps, router):
-    return {b.index: Routed(b.ffn, maps[b.index], router) for b in subject.blocks}
-
-
-def told(test, share):
-    return Masked(np.random.default_rng(0).random(test.tokens.shape) < share)
-
-
 def test_never_routed_is_the_original_and_always_is_every_map_at_once(subject, test, fits):
+    scores = random_scores(test, range(len(subject)))
     models = {
-        "never": routed(subject, fits.repaired, told(test, 0.0)),
-        "always": routed(subject, fits.repaired, told(test, 1.1)),
+        "never": routed(subject, fits.repaired, scores, 0.0),
+        "always": routed(subject, fits.repaired, scores, 1.0),
         "maps": fits.repaired,
     }
-    found = evaluate(subject, test, models)
-    base = torch.cat([losses(subject, t) for t in test.tokens.split(8)])
-    np.testing.assert_allclose(found["never"].losses, base, atol=1e-5)
-    np.testing.assert_allclose(found["always"].losses, found["maps"].losses, atol=1e-5)
-    assert found["never"].linear_share == 0 and found["always"].linear_share > 0.99
-    assert found["never"].saved_share == 0 and not found["never"].cost.value
+    found = sweep(subject, test, models)
+    base = torch.cat([losses(subject, t) for t in test.tokens.split(8)]).numpy()
+    np.testing.assert_allclose(found.unchanged, sums(base, test.document), rtol=1e-6)
+    np.testing.assert_allclose(found.changed["never"], found.unchanged, rtol=1e-6)
+    np.testing.assert_allclose(found.changed["always"], found.changed["maps"], rtol=1e-6)
+    assert found.shares.affine["never"] == 0 and found.shares.affine["always"] > 0.99
+    assert found.shares.saved["never"] == 0
+    with contextlib.ExitStack() as stack:  # by hand
+        for b, affine in fits.repaired.items():
+            stack.enter_context(swap(subject.blocks[b], affine))
+        by_hand = torch.cat([losses(subject, t) for t in test.tokens.split(8)]).numpy()
+    np.testing.assert_allclose(found.changed["maps"], sums(by_hand, test.document), rtol=1e-5)
 
 
 def test_allocation_takes_the_cheapest_evaluations_of_all_blocks():
@@ -93,19 +103,15 @@ def test_learned_errors_are_the_errors_and_their_routers_know_them(subject, fit,
     assert np.corrcoef(errors.predicted[4][off], actual)[0, 1] > 0.3
 
 
-def test_no_share_of_random_positions_beats_the_true_error(subject, test, fits):
+def test_random_positions_do_not_beat_the_true_error(subject, test, fits):
     maps = fits.repaired
-    wrong = learn_errors(subject, test, maps).error
-    best = allocate(wrong, 0.4)
-    models = {
-        "oracle": {
-            b.index: Routed(b.ffn, maps[b.index], Masked(best[b.index])) for b in subject.blocks
-        },
-        "random": routed(subject, maps, told(test, 0.4)),
+    scores = {
+        "oracle": true_errors(subject, maps),
+        "random": random_scores(test, maps),
     }
-    found = evaluate(subject, test, models)
-    assert found["oracle"].linear_share == pytest.approx(found["random"].linear_share, abs=0.02)
-    assert found["oracle"].cost.value < found["random"].cost.value
+    found = sweep(subject, test, {n: routed(subject, maps, s, 0.4) for n, s in scores.items()})
+    assert found.shares.affine["oracle"] == pytest.approx(found.shares.affine["random"], abs=0.01)
+    assert found.difference("oracle").value < found.difference("random").value
 
 
 def test_a_refit_of_what_is_linear_already_finds_it(subject, fit, rows):
@@ -130,7 +136,7 @@ def test_refits_walk_on_the_routed_model(subject, fit, fits):
     """The refitted map of a later block is fitted on inputs that the earlier map has changed."""
     every = Masked(np.ones(tuple(fit.tokens.shape), bool))
     modules = {b: Routed(subject.blocks[b].ffn, fits.plain[b], every) for b in (1, 3)}
-    found = refit(subject, fit[:32], modules)
+    found = {b: handle.module for b, handle in refit(subject, fit[:32], modules).items()}
     seen = {}
     before = subject.blocks[1].ffn.register_forward_hook(lambda _, a, y: found[1].surrogate(a[0]))
     after = subject.blocks[3].ffn.register_forward_hook(lambda _, a, y: seen.update(x=a[0], y=y))
@@ -152,49 +158,107 @@ def test_few_rows_leave_the_old_map_as_it_is():
 
 
 @pytest.fixture(scope="module")
-def routers(subject, fit, test, fits, errors):
-    maps = fits.repaired
-    gates = {
-        b: kinds["linear"] for b, kinds in fit_gates(subject, fit[:32], maps, ("linear",)).items()
+def scorers(subject, fit, test, fits):
+    maps, text = fits.repaired, fit[:32]
+    return {
+        "gate": best_of_four(subject, GateText(text[:24], text[24:]), maps),
+        "error": learned_errors(subject, text, maps),
+        "token": by_token(subject, text, test, maps),
+        "token's loss": by_token(subject, text, test, maps, "loss increase"),
+        "random": random_scores(test, maps),
+        "oracle": true_errors(subject, maps),
     }
-    needs = measure_needs(subject, fit[:32], maps)
-    return Routers(subject, maps, errors, gates, needs, test)
+
+
+NAMES = ("gate", "error", "token", "token's loss", "random", "oracle")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_router_at_share_0_and_1_is_the_original_and_the_linear_model(
-    subject, test, fits, routers, name
-):
-    blocks = range(len(subject))
-    models = {s: routers.at(name, dict.fromkeys(blocks, s)) for s in (0.0, 1.0)}
-    found = evaluate(subject, test, models | {"maps": fits.repaired})
-    assert found[0.0].linear_share == 0
-    np.testing.assert_allclose(found[0.0].losses, found[0.0].base, atol=1e-5)
-    if name in ("error", "gate", "random"):
-        np.testing.assert_allclose(found[1.0].losses, found["maps"].losses, atol=1e-5)
-    else:  # an error or a token larger than any of the text for gates keeps its FFN
-        assert found[1.0].linear_share > 0.9
+def test_the_share_asked_for_is_the_share_of_every_window(subject, test, fits, scorers, name):
+    share = 0.25
+    x = capture(subject, test[:4], [1])[1][0]  # [4, position, d]
+    at = (slice(0, 4),) if name in ("token", "token's loss", "random") else ()
+    router = TopShare(scorers[name][1], share)
+    router = router.at(*at) if at else router
+    used = router(x)
+    assert (used.sum(1) == round(share * x.shape[1])).all()
+    score = router.scorer.score(x)[:, : x.shape[1]]
+    for row in range(4):  # none left out scores higher than one taken
+        assert score[row][~used[row]].max() <= score[row][used[row]].min()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_shares_are_equal(subject, fit, routers, name):
-    """On the text where thresholds were set, on the original model's inputs."""
-    share = 0.3
-    needs = routers.needs
-    on_own_text = replace(routers, test=fit[:32])
-    module = on_own_text.at(name, {1: share})[1]
-    x = torch.from_numpy(needs.x[1]).contiguous()
-    used = module.router(x).float().mean().item()
-    assert used == pytest.approx(share, abs=0.05)
+def test_shares_0_and_1_are_the_original_and_the_linear_model(subject, test, fits, scorers, name):
+    models = {str(s): routed(subject, fits.repaired, scorers[name], s) for s in (0.0, 1.0)}
+    found = sweep(subject, test, models | {"maps": fits.repaired})
+    np.testing.assert_allclose(found.changed["0.0"], found.unchanged, rtol=1e-6)
+    np.testing.assert_allclose(found.changed["1.0"], found.changed["maps"], rtol=1e-6)
 
 
-def test_an_unknown_router_or_share_is_refused(routers):
-    with pytest.raises(InputError, match="unknown router 'best'"):
-        routers.at("best", {0: 0.5})
+def test_one_token_is_routed_alike_wherever_it_stands(subject, fit, test, scorers):
+    told = scorers["token"][2].module
+    tokens = test.tokens.numpy()
+    same = tokens == np.bincount(tokens.ravel()).argmax()
+    assert np.unique(told.scores[same]).size == 1 and np.unique(told.scores).size > 10
+
+
+def test_shares_of_blocks_chosen_sum_to_the_share_asked(subject, fit, fits, test):
+    text = GateText(fit[:32], fit[32:40])
+    modules = cheapest(subject, text, fits.repaired, 0.3)
+    of_blocks = [m.module.router.share for m in modules.values()]
+    assert np.mean(of_blocks) == pytest.approx(0.3, abs=0.01) and np.std(of_blocks) > 0.02
+    found = sweep(subject, test, {"cheapest": modules})
+    assert found.shares.affine["cheapest"] == pytest.approx(0.3, abs=0.02)
+
+
+def test_what_is_routed_has_words_before_it_is_made(subject, fit, test):
+    """A page whose losses are kept fits nothing: the key is there before any map or gate."""
+    maps = linear.fit(subject, fit).maps
+    text = GateText(fit[:24], fit[24:32])
+    models = {
+        "gate": routed(subject, maps, best_of_four(subject, text, maps), 0.4),
+        "error": routed(subject, maps, learned_errors(subject, text.train, maps), 0.4),
+        "token": routed(subject, maps, by_token(subject, text.train, test, maps), 0.4),
+        "random": routed(subject, maps, random_scores(test, maps), 0.4),
+        "oracle": routed(subject, maps, true_errors(subject, maps), 0.4),
+        "cheapest": cheapest(subject, text, maps, 0.4),
+        "refitted": refit(subject, fit[:16], cheapest(subject, text, maps, 0.4)),
+        "teal": teal(subject, text.train, 0.4),
+    }
+    words = {name: InPlaces(modules).provenance for name, modules in models.items()}
+    assert all(words.values()) and len({*words.values()}) == len(words)
+    assert max(map(len, words.values())) < 3_000  # blocks alike are said together
+    assert not any("made" in m._modules for m in maps.values())
+    sweep(subject, test, {"cheapest": models["cheapest"], "gate": models["gate"]})
+    assert any("made" in m._modules for m in maps.values())
+    assert {n: InPlaces(m).provenance for n, m in models.items()} == words  # and after they are
+    with torch.no_grad():
+        maps[1].module.weight += 1.0
+    assert InPlaces(models["gate"]).provenance is None
+
+
+def test_what_is_first_used_in_a_sweep_is_made_on_the_model_as_it_is(subject, fit, test):
+    """The gate of a later block is fitted when its earlier blocks are not swapped yet."""
+    # A model in memory, whose errors are computed each time.
+    subject = as_subject(copy.deepcopy(subject.model), subject.tokenizer)
+    text = GateText(fit[:24], fit[24:32])
+    models = []
+    for _ in range(2):
+        maps = linear.fit(subject, fit).maps
+        models.append(routed(subject, maps, learned_errors(subject, text.train, maps), 0.4))
+    for module in models[0].values():
+        assert module.router.scorer.module is not None  # made beforehand
+    one, other = (document_losses.__wrapped__(subject, test, InPlaces(m)) for m in models)
+    np.testing.assert_allclose(one["sum"], other["sum"], rtol=1e-9)
+
+
+def test_what_cannot_be_asked_for_is_refused(subject, fit, test, fits):
     with pytest.raises(InputError, match=r"a share of 1\.2 is not possible"):
-        routers.at("random", {0: 1.2})
+        routed(subject, fits.repaired, random_scores(test, [0]), 1.2)
     with pytest.raises(InputError, match=r"a share of -0\.1 is not possible"):
         allocate(np.zeros((1, 1, 4)), -0.1)
+    with pytest.raises(InputError, match="unknown mean of a token 'eror': did you mean 'error'"):
+        by_token(subject, fit[:8], test, fits.repaired, "eror")
 
 
 def test_savings_are_counted_by_hand(subject, test, fits):
@@ -209,34 +273,22 @@ def test_savings_are_counted_by_hand(subject, test, fits):
         "teal": teal(subject, test, 0.3),
         "both": {2: Routed(teal(subject, test, 0.3)[2], fits.plain[2], gate)},
     }
-    found = evaluate(subject, window, models)
+    found = sweep(subject, window, models).shares * len(subject)  # one block of all
     x = []
     handle = block.ffn.register_forward_hook(lambda _, args, y: x.append(args[0]))
     losses(subject, window.tokens)
     handle.remove()
     used = gate(x[0])[0].float().mean().item()
     of_map = 1 - d * d / n
-    assert found["gate"].linear[2, 0] == pytest.approx(used)
-    assert found["gate"].saved[2, 0] == pytest.approx(used * of_map - d / n)
-    assert found["map"].saved[2, 0] == pytest.approx(of_map) and found["map"].saved[:2].sum() == 0
-    assert 0.2 < found["teal"].saved_share < 0.4
-    assert found["both"].saved[2, 0] > found["gate"].saved[2, 0] + 0.1
+    assert found.affine["gate"] == pytest.approx(used)
+    assert found.saved["gate"] == pytest.approx(used * of_map - d / n)
+    assert found.saved["map"] == pytest.approx(of_map)
+    assert 0.2 < found.saved["teal"] / len(subject) < 0.4
+    assert found.saved["both"] > found.saved["gate"] + 0.1
 
 
 def test_leaving_nothing_out_is_the_original(subject, test):
     models = {"teal": teal(subject, test, 0.0), "cats": cats(subject, test, 0.0)}
-    found = evaluate(subject, test[:2], models)
+    found = sweep(subject, test[:2], models)
     for name in models:
-        assert np.array_equal(found[name].losses, found[name].base)
-
-
-def test_losses_at_a_saving_lie_between_the_runs(subject, test, fits):
-    blocks = range(len(subject))
-    models = {k: {b: fits.plain[b] for b in blocks[:k]} for k in (1, 3)}
-    found = evaluate(subject, test, models)
-    few, many = found[1], found[3]
-    half = (few.saved_share + many.saved_share) / 2
-    np.testing.assert_allclose(at_saving([many, few], half), (few.added + many.added) / 2)
-    np.testing.assert_allclose(at_saving([few], few.saved_share / 2), few.added / 2)
-    with pytest.raises(InputError, match="no run saves 99% of the FFN arithmetic"):
-        at_saving([few, many], 0.99)
+        np.testing.assert_array_equal(found.changed[name], found.unchanged)
