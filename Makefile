@@ -21,10 +21,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: report test lint lab notebook train render check-measured prune-measured site bench setup clean
 
 report: $(READY)  ## the series at the laptop profile, into runs/laptop/index.html
-	$(BIN)/python -m lib.series report
+	$(BIN)/python -m lib.cli report
 
 notebook: $(READY)  ## one report: make notebook N=01 MODEL=gpt2 CORPUS=wikitext-2
-	$(BIN)/python -m lib.series notebook
+	$(BIN)/python -m lib.cli notebook
 
 test: $(READY) lint  ## lint, tests, and every notebook at the smoke profile
 	OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/python -m pytest -n 2 --nbmake tests notebooks
@@ -37,16 +37,16 @@ lab: $(READY)  ## JupyterLab
 	$(BIN)/jupyter lab notebooks
 
 train: $(READY)  ## the trainings of a report, kept in data/measured: make train N=17
-	$(BIN)/python -m lib.series train
+	$(BIN)/python -m lib.cli train
 
 render: $(READY)  ## execute the committed notebooks in place: make render, or make render N=01
-	$(BIN)/python -m lib.series render
+	$(BIN)/python -m lib.cli render
 
 check-measured: $(READY)  ## measure one kept entry of each page again and compare: N=06
-	$(BIN)/python -m lib.series check-measured
+	$(BIN)/python -m lib.cli check-measured
 
 prune-measured: $(READY)  ## list kept measurements that no page has used, and ask
-	$(BIN)/python -m lib.series prune-measured
+	$(BIN)/python -m lib.cli prune-measured
 
 site: $(DOCS)  ## the committed notebooks as a static site, into site/, and checked
 	$(BIN)/python -m sphinx -q -b html notebooks site

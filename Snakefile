@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, workflow.basedir)
 from lib.errors import InputError
-from lib.series import inputs_of, plan
+from lib.cli import inputs_of, plan
 
 workdir: workflow.basedir
 
@@ -17,7 +17,7 @@ try:
     RUNS = plan(config)
 except InputError as error:
     sys.exit(str(error))
-PYTHON, LIB = sys.executable, [str(p) for p in sorted(Path("lib").glob("*.py"))]
+PYTHON, LIB = sys.executable, [str(p) for p in sorted(Path("lib").rglob("*.py"))]
 
 
 rule all:
@@ -50,4 +50,4 @@ for k, (path, given) in enumerate(RUNS.items()):
             mem_mb=8_000,
             runtime=480,
         shell:
-            "exec env OMP_NUM_THREADS={threads} {PYTHON:q} -m lib.series one {params.path:q} {params.given:q}"
+            "exec env OMP_NUM_THREADS={threads} {PYTHON:q} -m lib.cli one {params.path:q} {params.given:q}"

@@ -1,30 +1,21 @@
 """The Nonlinearity Budget: how much of a transformer's FFN is nonlinear, and where should it go?
 
 text -> token windows -> model -> (x, y) of each FFN -> moments -> affine map -> swapped into the
-live model -> losses -> table -> figure, comparison, report. Imports only ever point up this list:
+live model -> losses -> table -> figure, claims, report. Rooms and files in the order in which they
+build on one another; an import only ever points up this list, or to the left in a line:
 
-    errors  files                   one exception for bad input; a file that is whole or not there
-    keys                            inputs in words, and modules that are still what they were
-    cache   stats   plots           the user's cache; the one interval; house style and chart forms
-    assets  names                   pinned downloads; profiles and models that a reader may name
-    text    ngram                   corpora and token windows; counted n-grams
-    kept                            measurements that end in a small table, kept in the repository
-    grammar paper                   text whose entropy is known; what papers print, claims, readings
-    model   hooks   affine          load a subject and find its FFNs; record, swap, resume; maps
-    moments linear  rank            sufficient statistics; R² and repaired maps; effective rank
-    losses                          losses by document, and what a replacement adds to them
-    probes  descent swap            product probes; trained baselines; losses, sweep, healing
-    gates   tokens    sparse        need, gates, routed FFNs; token and context; small entries out
-    routing                         routers for all blocks, their thresholds, refits, the cost of it
-    train   parallel decoder        the training loop; several at once; a width in every layer
-    stand_ins finetune              what takes an FFN's place; fine-tuning a model with it
-    mixing  pretraining together    linear models; trained decoders; many of them at once on a GPU
-    mixerlab lab                    mixers compared; decoders compared
-    softgates                       gates between an FFN and its map, after such a training
-    allocation                      where in depth the width goes
-    report  page                    one run; what its page shows of it
-    old_report                      notebooks that are not in the new form yet
-    series                          the command line
+    errors plots files keys stats: bad input; charts; whole files; inputs in words; the one interval
+    cache paper: the user's cache; what papers print, claims and readings
+    text/ corpora grammar ngram windows: text by name; text of known entropy; counts; token windows
+    models/ assets blocks names trial loading: a model, its blocks and their FFNs
+    kept hooks: measurements kept in the repository; record, swap and resume on a live model
+    linear/ affine moments products descent regression rank: maps and how well they fit
+    swap/ healing losses sweep expected: what something else in an FFN's place costs
+    gating/ gates sparse tokens routing: where the FFN is needed; routed and sparse FFNs
+    training/ decoder loop mixers parallel widths: what is trained here, and the loop
+    training/ batched replacements finetune runs softgates mixer_study study: many at once; studies
+    report page cli: one run; what its page shows of it; the command line
+    old: what notebooks of the fourth edition ask for
 """
 
 import warnings

@@ -8,10 +8,10 @@ or an argument's default, raises its version; tests/golden.json notices when tha
 import ast
 import contextlib
 import functools
-import importlib
 import inspect
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -147,7 +147,7 @@ def cached(name: str, version: int, helpers: Sequence[str] = (), **names: str) -
 
 @contextlib.contextmanager
 def _unchanging(*arguments) -> Iterator[None]:
-    """While open, models among the arguments are not looked at again (lib.model.Subject)."""
+    """While open, models among the arguments are not looked at again (see Subject)."""
     with contextlib.ExitStack() as stack:
         for argument in arguments:
             if hasattr(argument, "unchanging"):
@@ -233,11 +233,21 @@ def _outline(value, path: str, arrays: dict[str, np.ndarray]):
     if isinstance(value, nn.Module) or is_dataclass(value):
         names = [*inspect.signature(type(value)).parameters]
         held = {n: _outline(getattr(value, n), f"{inside}{n}", arrays) for n in names}
-        return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "holds": held}
+        return {"class": type(value).__qualname__, "holds": held}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_outline(v, f"{inside}{k}", arrays) for k, v in enumerate(value)]}
     return {"value": value.item() if isinstance(value, np.generic) else value}
+
+
+def _class_named(name: str) -> type:
+    """A class of this library, in whichever of its files it stands now; whoever asks for an entry
+    has loaded that file."""
+    for module in list(sys.modules):
+        found = vars(sys.modules[module]).get(name) if module.startswith("lib.") else None
+        if isinstance(found, type) and found.__module__.startswith("lib."):
+            return found
+    raise ValueError(f"{name} is no class of lib")  # an entry names nothing else
 
 
 def unpack(arrays: Mapping[str, np.ndarray]):
@@ -266,9 +276,6 @@ def _rebuild(outline: dict, arrays: Mapping[str, np.ndarray]):
     if kind == "tuple":
         return tuple(part(entry) for entry in inner)
     if kind == "class":
-        module, _, name = inner.partition(":")
-        if not module.startswith("lib."):  # an entry names nothing but what this library defines
-            raise ValueError(f"{inner} is no class of lib")
-        made = getattr(importlib.import_module(module), name)
+        made = _class_named(inner.rpartition(":")[2])
         return made(**{name: part(entry) for name, entry in outline["holds"].items()})
     return inner

@@ -12,6 +12,9 @@ from platformdirs import user_cache_path
 
 from lib.errors import InputError
 
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "data"
+
 
 @contextlib.contextmanager
 def whole(target: Path) -> Iterator[Path]:

@@ -9,8 +9,8 @@ from torch import nn
 from tqdm import tqdm
 
 from lib.errors import InputError
-from lib.model import Block, Subject, hidden_of, resume_at
-from lib.text import Windows
+from lib.models.blocks import Block, Subject, hidden_of, resume_at
+from lib.text.windows import Windows
 
 OnFFN = Callable[[int, torch.Tensor, torch.Tensor], None]
 OnResidual = Callable[[int, torch.Tensor], None]
@@ -173,7 +173,7 @@ def capture(
 ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     """All rows of a few FFNs in memory, float32: {block: (x [n, position, d], y alike)}.
 
-    For statistics of a whole model use lib.moments, which needs no rows.
+    For statistics of a whole model use lib.linear.moments, which needs no rows.
     """
     rows = {i: ([], []) for i in blocks}
 
@@ -225,7 +225,7 @@ def capture_residual(
 
 class StandIn(nn.Module):
     """`module` in the place of `ffn`, which stays on a start token and wherever the module says so
-    by a method `massive` (lib.affine)."""
+    by a method `massive` (lib.linear.affine)."""
 
     def __init__(self, ffn: nn.Module, module: nn.Module, n_start: int):
         super().__init__()
@@ -299,7 +299,7 @@ def advance(
 
 def for_windows(module: nn.Module, rows: slice) -> nn.Module:
     """A module as it stands on some of the windows: one that is told something about every window
-    (lib.gates.Routed) is cut to them by its `at`."""
+    (lib.gating.gates.Routed) is cut to them by its `at`."""
     return module.at(rows) if hasattr(module, "at") else module
 
 

@@ -23,8 +23,7 @@ from filelock import FileLock
 
 from lib.cache import COST, Key, keyed, load, store
 from lib.errors import InputError
-from lib.files import whole
-from lib.text import DATA
+from lib.files import DATA, whole
 
 MEASURED = DATA / "measured"
 WRITERS = ("NONLINEARITY_TRAIN", "NONLINEARITY_RENDER")

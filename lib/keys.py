@@ -124,7 +124,7 @@ def compose(module: nn.Module, *parts) -> None:
 
 def words_of(module: nn.Module) -> str | None:
     """What a module was sealed as; None if it never was or is no longer what it was. A class of
-    lib may say so itself (lib.affine.Handle)."""
+    lib may say so itself (lib.linear.affine.Handle)."""
     if _says_itself(module):
         hooked = any(getattr(module, hooks) for hooks in HOOKS)
         return None if hooked else module.provenance

@@ -13,10 +13,10 @@ import pandas as pd
 
 from lib import paper
 from lib.errors import InputError
-from lib.names import COMMITTED, label
+from lib.files import DATA
+from lib.models.names import COMMITTED, label
 from lib.report import MODEL_NOTES
 from lib.stats import Contrast, Interval
-from lib.text import DATA
 
 MARKERS = ("<!-- claims -->", "<!-- /claims -->")
 NUMBER = re.compile(r"(?<![\w.–-])[+−×]?\d[\d,]*(?:\.\d+)?%?(?![\w-]|\.\d)")

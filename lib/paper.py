@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from lib.errors import InputError, unknown
+from lib.files import DATA
 from lib.stats import Contrast, Interval
-from lib.text import DATA
 
 PUBLISHED = DATA / "published"
 WORDS = ("agrees", "opposite", "cannot tell")

@@ -21,21 +21,14 @@ from IPython.display import Image, Markdown, display
 from lib import kept, paper, plots
 from lib.cache import COST
 from lib.errors import InputError, unknown
-from lib.files import whole
-from lib.model import Subject, load_subject
-from lib.names import COMMITTED, PROFILES, check_model, label, tiny_models
+from lib.files import DATA, ROOT, whole
+from lib.models.blocks import Subject
+from lib.models.loading import load_subject
+from lib.models.names import COMMITTED, PROFILES, check_model, label, tiny_models
 from lib.stats import Contrast, Interval
-from lib.text import (
-    DATA,
-    Corpus,
-    Windows,
-    check_corpus,
-    cut_windows,
-    load_corpus,
-    measured_sample,
-)
+from lib.text.corpora import Corpus, check_corpus, load_corpus, measured_sample
+from lib.text.windows import Windows, cut_windows
 
-ROOT = DATA.parent
 LEAST_DOCUMENTS = 6
 """of a test text; there is no interval below"""
 RENDER = "NONLINEARITY_RENDER"  # set by make render: this run makes what the repository shows

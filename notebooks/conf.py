@@ -14,7 +14,7 @@ RESULTS = HERE.parent / "data/results/study"
 FIGURES = HERE.parent / "figures"
 sys.path.insert(0, str(HERE.parent))
 from lib import paper  # noqa: E402
-from lib.names import COMMITTED  # noqa: E402
+from lib.models.names import COMMITTED  # noqa: E402
 from lib.page import answer_of as answer_in  # noqa: E402
 from lib.page import found_in, is_new  # noqa: E402
 

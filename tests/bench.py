@@ -13,14 +13,15 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-from lib.decoder import Shape, build_decoder, flops_per_token
-from lib.linear import fit_maps
-from lib.model import load_subject
-from lib.moments import collect
-from lib.names import PROFILES
-from lib.swap import losses, next_token_losses, token_sweep
-from lib.text import Windows, cut_windows, load_corpus
-from lib.train import Recipe, train
+from lib.linear.moments import collect
+from lib.linear.regression import fit_maps
+from lib.models.loading import load_subject
+from lib.models.names import PROFILES
+from lib.swap.sweep import next_token_losses, token_losses, token_sweep
+from lib.text.corpora import load_corpus
+from lib.text.windows import Windows, cut_windows
+from lib.training.decoder import Shape, build_decoder, flops_per_token
+from lib.training.loop import Recipe, train
 
 TOKENS = 2_048
 
@@ -42,7 +43,7 @@ def main() -> None:
     print(subject, windows, f"{torch.get_num_threads()} thread(s)", sep="\n")
 
     def plain():
-        return [losses(subject, t) for t in windows.tokens.split(16)]
+        return [token_losses(subject, t) for t in windows.tokens.split(16)]
 
     def body():
         return [subject.model.base_model(t, use_cache=False) for t in windows.tokens.split(16)]

@@ -16,9 +16,10 @@ import torch
 
 from lib import kept
 from lib.hooks import capture
-from lib.linear import fit_maps, score
-from lib.model import load_subject
-from lib.text import cut_windows, load_corpus
+from lib.linear.regression import fit_maps, score
+from lib.models.loading import load_subject
+from lib.text.corpora import load_corpus
+from lib.text.windows import cut_windows
 
 
 def pytest_unconfigure():

@@ -18,19 +18,21 @@ def compute() -> dict[str, dict]:
     """{name: {"version": "affine maps 1", "value": 0.93}}, from an empty cache."""
     import numpy as np
 
-    from lib import routing
-    from lib.descent import descend
-    from lib.gates import Gate, Routed
+    from lib.gating import routing
+    from lib.gating.gates import Gate, Routed
+    from lib.gating.routing import _learn_errors, _refit, learn_errors, refit
+    from lib.gating.tokens import _predictions
     from lib.hooks import Rows
-    from lib.linear import _fit_maps, cross_validate, fit_maps, score
-    from lib.model import load_subject
-    from lib.moments import collect
-    from lib.probes import _fit_probe, fit_probe
-    from lib.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
-    from lib.routing import _learn_errors, _refit, learn_errors, refit
-    from lib.swap import _base, _heal, _swapped, heal, token_sweep
-    from lib.text import cut_windows, load_corpus
-    from lib.tokens import _predictions
+    from lib.linear.descent import descend
+    from lib.linear.moments import collect
+    from lib.linear.products import _fit_probe, fit_probe
+    from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
+    from lib.linear.regression import _fit_maps, cross_validate, fit_maps, score
+    from lib.models.loading import load_subject
+    from lib.swap.healing import _heal, heal
+    from lib.swap.sweep import _base, _swapped, token_sweep
+    from lib.text.corpora import load_corpus
+    from lib.text.windows import cut_windows
 
     subject, text = load_subject("tiny-gpt2", device="cpu"), load_corpus("wikipedia-sample")
     fit = cut_windows(text.fit, subject.tokenizer, 64, name="fit").take(4_096)

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from lib.allocation import (
+from lib.errors import InputError
+from lib.old import published
+from lib.training.widths import (
     PLACES,
     SCHEDULES,
     grouped,
@@ -14,8 +16,6 @@ from lib.allocation import (
     shuffled,
     taper,
 )
-from lib.errors import InputError
-from lib.old_report import published
 
 RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
 

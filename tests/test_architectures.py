@@ -8,16 +8,18 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lib.affine import constant
 from lib.errors import InputError
-from lib.gates import Routed, measure_needs
+from lib.gating.gates import Routed, measure_needs
+from lib.gating.routing import learn_errors, random_scores, refit, routed, shrunk_fit, sweep
 from lib.hooks import capture, capture_residual, record, resume, swap
-from lib.linear import fit_maps, score
-from lib.model import as_subject
-from lib.routing import learn_errors, random_scores, refit, routed, shrunk_fit, sweep
-from lib.stand_ins import first_maps, stand_in
-from lib.swap import expected_added_loss, heal, losses, token_sweep
-from lib.text import Windows, cut_windows
+from lib.linear.affine import constant
+from lib.linear.regression import fit_maps, score
+from lib.models.trial import as_subject
+from lib.swap.expected import expected_added_loss
+from lib.swap.healing import heal
+from lib.swap.sweep import token_losses, token_sweep
+from lib.text.windows import Windows, cut_windows
+from lib.training.replacements import first_maps, stand_in
 
 USUAL = dict(
     vocab_size=99,
@@ -82,7 +84,7 @@ def test_an_architecture_is_read_swapped_and_resumed(kind, windows):
     name, given = READ[kind]
     subject = as_subject(build(kind, given), name=kind)
     assert len(subject) == 3 and {b.ffn_name for b in subject.blocks} == {name}
-    plain = losses(subject, windows.tokens)
+    plain = token_losses(subject, windows.tokens)
     own = torch.nn.functional.cross_entropy(
         subject.model(windows.tokens).logits[:, :-1].flatten(0, 1), windows.tokens[:, 1:].flatten()
     )
@@ -90,7 +92,7 @@ def test_an_architecture_is_read_swapped_and_resumed(kind, windows):
     found = token_sweep(subject, windows, {b.index: copy.deepcopy(b.ffn) for b in subject.blocks})
     for block, h in capture_residual(subject, windows, range(3)).items():
         with resume(subject, block, h):
-            assert torch.equal(losses(subject, windows.tokens), plain)
+            assert torch.equal(token_losses(subject, windows.tokens), plain)
         np.testing.assert_array_equal(found.swapped[block], plain)
     fits = fit_maps(subject, windows)
     assert all(np.isfinite(r.value) for r in score(subject, windows, fits).r2())
@@ -170,7 +172,7 @@ def test_what_is_predicted_at_the_start_token_is_not_scored(starting):
     tokens = windows.tokens[:4]
     own = subject.model(tokens).logits.double().log_softmax(-1)
     oracle = -own[:, 1:-1].gather(2, tokens[:, 2:, None])[..., 0]  # 22 of 24 positions
-    torch.testing.assert_close(losses(subject, tokens), oracle, atol=1e-6, rtol=0)
+    torch.testing.assert_close(token_losses(subject, tokens), oracle, atol=1e-6, rtol=0)
 
 
 def test_the_start_position_is_neither_fitted_nor_swapped(starting):
@@ -189,7 +191,7 @@ def test_the_start_position_is_neither_fitted_nor_swapped(starting):
     # The sweep's resumed passes see the same.
     swept = token_sweep(subject, windows[:4], {(1, "zero"): zero})
     with swap(subject.blocks[1], zero):
-        oracle = losses(subject, windows.tokens[:4])
+        oracle = token_losses(subject, windows.tokens[:4])
     np.testing.assert_allclose(swept.swapped[1, "zero"], oracle, atol=1e-5)
 
 
@@ -397,7 +399,7 @@ def test_several_start_tokens_are_all_left_alone(windows):
     subject = as_subject(build("llama", {}), Two(), "two")
     cut = cut_windows(["the quick brown fox jumps over the lazy dog " * 9] * 2, Two(), 24)
     assert subject.start_tokens == (7, 1) and (cut.tokens[:, :2] == torch.tensor([7, 1])).all()
-    found = losses(subject, cut.tokens[:4])
+    found = token_losses(subject, cut.tokens[:4])
     own = subject.model(cut.tokens[:4]).logits.double().log_softmax(-1)
     oracle = -own[:, 2:-1].gather(2, cut.tokens[:4, 3:, None])[..., 0]
     torch.testing.assert_close(found, oracle, atol=1e-6, rtol=0)

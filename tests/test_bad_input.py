@@ -20,25 +20,29 @@ import torch
 from torch import nn
 
 import lib.report
-from lib import old_report, routing
-from lib.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
+from lib import old as old_report
 from lib.cache import cached
-from lib.decoder import Shape, build_decoder
-from lib.descent import descend
+from lib.cli import main, notebooks, plan, render
 from lib.errors import InputError
 from lib.files import cache_folder
+from lib.gating import routing
 from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
-from lib.linear import fit_maps
-from lib.model import as_subject, load_subject
-from lib.moments import Moments
-from lib.names import TINY, check_model
-from lib.probes import PolyLinear, build, fit_probe
+from lib.linear.descent import descend
+from lib.linear.moments import Moments
+from lib.linear.products import PolyLinear, build, fit_probe
+from lib.linear.regression import fit_maps
+from lib.models.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
+from lib.models.loading import load_subject
+from lib.models.names import TINY, check_model
+from lib.models.trial import as_subject
 from lib.report import start
-from lib.series import main, notebooks, plan, render
 from lib.stats import Interval
-from lib.swap import heal, token_sweep
-from lib.text import Windows, check_corpus, cut_windows, load_corpus
-from lib.train import Recipe, train
+from lib.swap.healing import heal
+from lib.swap.sweep import token_sweep
+from lib.text.corpora import check_corpus, load_corpus
+from lib.text.windows import Windows, cut_windows
+from lib.training.decoder import Shape, build_decoder
+from lib.training.loop import Recipe, train
 
 
 @pytest.fixture
@@ -367,7 +371,7 @@ def test_healing_that_diverges(refused, subject, fit, fits):
 def test_jobs_that_are_no_number(refused, monkeypatch):
     monkeypatch.setattr("sys.argv", ["series", "report"])
     monkeypatch.setenv("N", "01")
-    monkeypatch.setattr("lib.series.run_snakemake", lambda command: pytest.fail("it ran"))
+    monkeypatch.setattr("lib.cli.run_snakemake", lambda command: pytest.fail("it ran"))
     for jobs in ("0", "-1", "two", "1.5"):
         monkeypatch.setenv("JOBS", jobs)
         with refused(jobs, "JOBS"):
@@ -382,7 +386,7 @@ def test_render_takes_a_profile_and_refuses_an_unknown_one(refused, monkeypatch)
         main()
     given = []
     monkeypatch.setenv("PROFILE", "smoke")
-    monkeypatch.setattr("lib.series.render", lambda names, config: given.append((names, config)))
+    monkeypatch.setattr("lib.cli.render", lambda names, config: given.append((names, config)))
     main()
     assert given == [(["00_start_here"], {"profile": "smoke", "number": "00"})]
 

@@ -10,19 +10,20 @@ from accelerate import debug_launcher
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from lib.allocation import placement, taper
-from lib.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
 from lib.errors import InputError
 from lib.kept import read as read_kept
-from lib.lab import Lab, decoder_losses, train_all, train_decoder
-from lib.model import load_subject
-from lib.names import TINY
-from lib.old_report import does_width_pay, judge_gain, under_other_recipes, visible
-from lib.pretraining import read, trunk
+from lib.models.loading import load_subject
+from lib.models.names import TINY
+from lib.old import does_width_pay, judge_gain, under_other_recipes, visible
 from lib.stats import Interval
-from lib.text import Windows, cut_windows, load_corpus
-from lib.together import train_together
-from lib.train import Recipe, train, worth_compiling
+from lib.text.corpora import load_corpus
+from lib.text.windows import Windows, cut_windows
+from lib.training.batched import train_together
+from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
+from lib.training.loop import Recipe, train, worth_compiling
+from lib.training.runs import read, trunk
+from lib.training.study import Lab, decoder_losses, train_all, train_decoder
+from lib.training.widths import placement, taper
 
 WIDTHS = [
     [24] * 4,
@@ -204,7 +205,7 @@ def test_decoders_trained_together_are_those_trained_alone(data, start):
 
 
 def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
-    from lib import lab as module
+    from lib.training import study as module
 
     wider = [2 * w for w in lab.uniform]
     module.train_at_once([(lab, lab.uniform, 1, (0.5, 1)), (lab, wider, 2, (0.5, 1))])
@@ -218,7 +219,7 @@ def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
 
 
 def test_passes_share_their_trunk(lab, monkeypatch):
-    from lib import lab as module
+    from lib.training import study as module
 
     asked = []
     monkeypatch.setattr(module, "trunk", lambda *given: asked.append(given))
@@ -349,7 +350,7 @@ def test_a_gain_is_paired_by_seed_and_mean_over_texts(lab):
 
 
 def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
-    from lib import lab as module
+    from lib.training import study as module
 
     monkeypatch.setenv("NONLINEARITY_TRAIN", "1")
     kept = replace(lab, curve=True, one_pass=100)

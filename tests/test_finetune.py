@@ -7,23 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from lib import finetune
 from lib.errors import InputError
-from lib.finetune import (
-    Arm,
-    _fine_tune,
-    _free,
-    centre_out,
-    fine_tune,
-    measure,
-)
+from lib.gating.sparse import parts
 from lib.hooks import capture, swap
-from lib.model import copy_of
-from lib.softgates import Gating, SoftGate, train_gates
-from lib.sparse import parts
-from lib.stand_ins import largest_units, narrowed, stand_in, unit_columns
-from lib.swap import losses
-from lib.text import cut_windows
+from lib.models.trial import copy_of
+from lib.swap.sweep import token_losses
+from lib.text.windows import cut_windows
+from lib.training import finetune
+from lib.training.finetune import Arm, _fine_tune, _free, centre_out, fine_tune, measure
+from lib.training.replacements import largest_units, narrowed, stand_in, unit_columns
+from lib.training.softgates import Gating, SoftGate, train_gates
 
 TWO_STAGES = Arm("map", ((2,), (1,)), (3, 4), lr=1e-3, constant=True, norms=False)
 MARKS = {"test": (0, 2, 3, 5, 7)}
@@ -105,7 +98,7 @@ def test_step_zero_is_the_model_with_its_stand_ins_in(given, own_cache):
         if kind != "none":
             module = stand_in(subject, fit, 2, kind)
         with swap(subject.blocks[2], module):
-            expected = losses(subject, tests["test"].tokens).mean().item()
+            expected = token_losses(subject, tests["test"].tokens).mean().item()
             by_document = measure(subject, tests["test"])
         assert found.loss.to_numpy() == pytest.approx(by_document.loss.to_numpy(), abs=1e-6)
         weight = [(tests["test"].document == d).sum() for d in by_document.document]

@@ -5,9 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from lib.affine import AffineMap, RepairedMap, constant
 from lib.errors import InputError
-from lib.gates import (
+from lib.gating.gates import (
     KINDS,
     Masked,
     Routed,
@@ -20,11 +19,7 @@ from lib.gates import (
     needless,
     split_gate_text,
 )
-from lib.hooks import capture
-from lib.probes import n_params
-from lib.stats import interval
-from lib.swap import losses, token_sweep
-from lib.tokens import (
+from lib.gating.tokens import (
     FEATURES_OF_AUTHOR,
     _through,
     by_type,
@@ -38,6 +33,11 @@ from lib.tokens import (
     token_and_context,
     token_kinds,
 )
+from lib.hooks import capture
+from lib.linear.affine import AffineMap, RepairedMap, constant
+from lib.linear.products import n_params
+from lib.stats import interval
+from lib.swap.sweep import token_losses, token_sweep
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_a_gate_routes_as_its_own_mask_does(subject, test, fits, rows):
     gate = fit_gate(rows[0].numpy(), rows[0][:, 0].numpy() > rows[0][:, 0].median().item())
     seen = []
     handle = subject.blocks[2].ffn.register_forward_hook(lambda _, a, y: seen.append(gate(a[0])))
-    losses(subject, test.tokens)
+    token_losses(subject, test.tokens)
     handle.remove()
     ffn, repaired = subject.blocks[2].ffn, fits.repaired[2]
     told = Routed(ffn, repaired, Masked(seen[0].numpy()))
@@ -221,7 +221,7 @@ def test_massive_tokens_keep_the_ffn_whatever_the_router_says():
 
 
 def test_the_whole_stream_passes_its_norm_as_x(each_subject, text):
-    from lib.text import cut_windows
+    from lib.text.windows import cut_windows
 
     windows = cut_windows(text.test, each_subject.tokenizer, 32).take(96)
     x, e = token_and_context(each_subject, windows, [3])[3]
@@ -261,7 +261,7 @@ def test_kinds_of_tokens_are_what_they_look_like(subject):
 
 
 def test_features_know_repeats_and_positions(subject, text):
-    from lib.text import cut_windows
+    from lib.text.windows import cut_windows
 
     windows = cut_windows(text.test, subject.tokenizer, 32).take(64)
     found = features(subject, windows, np.ones(len(subject.tokenizer)))
@@ -273,7 +273,7 @@ def test_features_know_repeats_and_positions(subject, text):
 
 
 def test_features_of_the_author_are_of_the_next_token(subject, text):
-    from lib.text import cut_windows
+    from lib.text.windows import cut_windows
 
     windows = cut_windows(text.test, subject.tokenizer, 32).take(64)
     counts = np.bincount(windows.tokens.numpy().ravel(), minlength=len(subject.tokenizer))
@@ -381,7 +381,7 @@ def test_a_byte_level_tokenizer_says_the_same_by_its_own_sign(subject):
 def test_a_tokenizer_that_knows_no_english_is_tried_on_its_own_tokens():
     from tokenizers import decoders, pre_tokenizers
 
-    from lib.text import start_tokens
+    from lib.text.windows import start_tokens
 
     for characters in ("日本語", "мир", "αβγ"):
         pieces = {c: k for k, c in enumerate(characters)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lib.errors import InputError
-from lib.grammar import STORIES, entropy, write
+from lib.text.grammar import STORIES, entropy, write
 
 TINY = {
     "sentence": [(0.25, ["a", "tail"]), (0.75, ["b"])],

@@ -10,21 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from lib.affine import AffineMap, RepairedMap
 from lib.hooks import capture, capture_residual, forward, record, resume, swap
 from lib.keys import words_of
-from lib.linear import mean_ablation, zero_ablation
-from lib.model import load_subject
-from lib.swap import (
-    batch_size,
-    expected_added_loss,
-    heal,
-    losses,
-    next_token_losses,
-    token_sweep,
-    trainable,
-)
-from lib.text import cut_windows, load_corpus
+from lib.linear.affine import AffineMap, RepairedMap
+from lib.linear.regression import mean_ablation, zero_ablation
+from lib.models.loading import load_subject
+from lib.swap.expected import expected_added_loss
+from lib.swap.healing import heal, trainable
+from lib.swap.sweep import batch_size, next_token_losses, token_losses, token_sweep
+from lib.text.corpora import load_corpus
+from lib.text.windows import cut_windows
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +63,9 @@ def test_losses_are_torchs_cross_entropy(generator):
 
 def test_mean_loss_is_the_models_own(each_subject, few):
     own = each_subject.model(few.tokens, labels=few.tokens).loss
-    assert float(losses(each_subject, few.tokens).mean()) == pytest.approx(float(own), rel=1e-5)
+    assert float(token_losses(each_subject, few.tokens).mean()) == pytest.approx(
+        float(own), rel=1e-5
+    )
 
 
 def test_captured_rows_are_what_the_ffn_maps(each_subject, few):
@@ -91,19 +88,19 @@ def test_forward_stops_after_the_last_block_asked_for(subject, few):
 
 
 def test_an_ffn_swapped_for_itself_changes_no_bit(each_subject, few):
-    plain = losses(each_subject, few.tokens)
+    plain = token_losses(each_subject, few.tokens)
     for b in each_subject.blocks:
         with swap(b, copy.deepcopy(b.ffn)):
-            assert torch.equal(losses(each_subject, few.tokens), plain)
+            assert torch.equal(token_losses(each_subject, few.tokens), plain)
 
 
 def test_resuming_at_any_block_is_the_plain_pass(each_subject, few):
-    plain = losses(each_subject, few.tokens)
+    plain = token_losses(each_subject, few.tokens)
     for b, h in capture_residual(each_subject, few, range(6)).items():
         with resume(each_subject, b, h):
-            assert torch.equal(losses(each_subject, few.tokens), plain)
+            assert torch.equal(token_losses(each_subject, few.tokens), plain)
         with resume(each_subject, b, torch.zeros_like(h)):
-            assert not torch.allclose(losses(each_subject, few.tokens), plain)
+            assert not torch.allclose(token_losses(each_subject, few.tokens), plain)
 
 
 def test_all_is_put_back_after_an_exception(each_subject, few):
@@ -131,12 +128,12 @@ def test_all_is_put_back_after_an_exception(each_subject, few):
 def test_sweep_is_whole_model_evaluation(subject, test, fits):
     modules = {**fits.plain, (2, "repaired"): fits.repaired[2], (3, "ffn"): subject.blocks[3].ffn}
     found = token_sweep(replace(subject, loaded_as=None), test, modules)
-    base = losses(subject, test.tokens).numpy()
+    base = token_losses(subject, test.tokens).numpy()
     np.testing.assert_allclose(found.base, base, rtol=1e-5)
     for key, module in modules.items():
         block = key[0] if isinstance(key, tuple) else key
         with swap(subject.blocks[block], module):
-            whole = losses(subject, test.tokens).numpy()
+            whole = token_losses(subject, test.tokens).numpy()
         np.testing.assert_allclose(found.swapped[key], whole, rtol=1e-5, atol=1e-6)
         ratio = np.exp(whole.mean()) / np.exp(base.mean()) - 1
         assert found.cost(key).value == pytest.approx(ratio, abs=1e-6)
@@ -201,9 +198,9 @@ def test_expected_added_loss_is_its_formula(each_subject):
 
     eps = 1e-2
     with swap(own.blocks[b], Blend(eps)):
-        up = losses(own, windows.tokens).mean(1).numpy()
+        up = token_losses(own, windows.tokens).mean(1).numpy()
     with swap(own.blocks[b], Blend(-eps)):
-        down = losses(own, windows.tokens).mean(1).numpy()
+        down = token_losses(own, windows.tokens).mean(1).numpy()
     np.testing.assert_allclose(terms[0, 0], (up - down) / (2 * eps), rtol=0.02, atol=1e-4)
     assert (terms[:, 1] > 0).all()
     # A map that is the FFN costs nothing; one that keeps the FFN everywhere neither.

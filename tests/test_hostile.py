@@ -9,21 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from lib.affine import AffineMap, svd_ridge
-from lib.allocation import grouped, placed, placement, taper
-from lib.decoder import Shape, build_decoder
+from lib.cli import notebooks, plan
 from lib.errors import InputError
 from lib.files import cache_folder
-from lib.gates import auc_by_document, fit_gate, needless
-from lib.mixerlab import MixerLab
-from lib.moments import Moments
-from lib.ngram import KneserNey
-from lib.old_report import in_words
-from lib.probes import PolyLinear, conjunction_index
-from lib.routing import allocate
-from lib.series import notebooks, plan
+from lib.gating.gates import auc_by_document, fit_gate, needless
+from lib.gating.routing import allocate
+from lib.linear.affine import AffineMap, svd_ridge
+from lib.linear.moments import Moments
+from lib.linear.products import PolyLinear, conjunction_index
+from lib.old import in_words
 from lib.stats import Interval, interval, one_turn, over_seeds, rank_correlation, ratio, spread
-from lib.text import cut_windows, pieces
+from lib.text.corpora import pieces
+from lib.text.ngram import KneserNey
+from lib.text.windows import cut_windows
+from lib.training.decoder import Shape, build_decoder
+from lib.training.mixer_study import MixerLab
+from lib.training.widths import grouped, placed, placement, taper
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS = (NAN, INF, -INF, -1, -0.5, 0, 1, 2, 1e300, "a", None, [1, 2])

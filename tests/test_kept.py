@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 
 from lib import kept
-from lib.affine import Handle
 from lib.kept import Checked, entry, families, read
-from lib.linear import errors, fit, fit_facts, fit_maps, r2
-from lib.names import TINY
-from lib.swap import document_losses, predicted_cost, sweep, token_sweep
+from lib.linear.affine import Handle
+from lib.linear.regression import errors, fit, fit_facts, fit_maps, r2
+from lib.models.names import TINY
+from lib.swap.expected import predicted_cost
+from lib.swap.sweep import document_losses, sweep, token_sweep
 
 COMMITTED = TINY.parent / "measured"
 
@@ -148,8 +149,9 @@ def test_facts_of_a_fit_are_those_of_the_maps(subject, fit_text, own_cache):
 
 
 def test_a_model_without_massive_activations_gives_no_rows_and_no_nan(own_cache):
-    from lib.model import load_subject
-    from lib.text import cut_windows, load_corpus
+    from lib.models.loading import load_subject
+    from lib.text.corpora import load_corpus
+    from lib.text.windows import cut_windows
 
     llama = load_subject("tiny-neox", device="cpu")
     text = load_corpus("wikipedia-sample")

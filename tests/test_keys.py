@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from lib.affine import AffineMap, Handle, constant
 from lib.cache import cached
 from lib.errors import InputError
-from lib.gates import Gate, Masked, Routed
+from lib.gating.gates import Gate, Masked, Routed
 from lib.keys import describe, fingerprint, seal, settings, words_of
-from lib.linear import fit_maps
-from lib.model import load_subject
-from lib.moments import Moments
-from lib.swap import document_losses, sweep, token_sweep
+from lib.linear.affine import AffineMap, Handle, constant
+from lib.linear.moments import Moments
+from lib.linear.regression import fit_maps
+from lib.models.loading import load_subject
+from lib.swap.sweep import document_losses, sweep, token_sweep
 
 
 class OfANotebook(nn.Module):
@@ -85,7 +85,8 @@ def test_a_model_that_was_changed_is_no_longer_the_model_of_that_name(change):
 
 
 def _windows(subject):
-    from lib.text import cut_windows, load_corpus
+    from lib.text.corpora import load_corpus
+    from lib.text.windows import cut_windows
 
     return cut_windows(load_corpus("wikipedia-sample").test, subject.tokenizer, 64)[:3]
 
@@ -155,7 +156,7 @@ def test_routed_ffns_are_what_their_parts_are(subject, fit, own_cache):
 
 def test_no_key_of_a_map_hangs_on_what_was_fitted(subject, fit, test, own_cache, monkeypatch):
     """All fits times 1 + 10⁻⁶: another processor's last digits."""
-    from lib.linear import fit as fit_all
+    from lib.linear.regression import fit as fit_all
 
     def keys() -> list:
         fits = fit_all(subject, fit)

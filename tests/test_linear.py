@@ -8,10 +8,20 @@ import sklearn.linear_model
 import torch
 from sklearn.metrics import r2_score
 
-from lib.affine import svd_ridge
-from lib.descent import descend, search_rate
 from lib.hooks import Rows, capture, swap
-from lib.linear import (
+from lib.linear.affine import svd_ridge
+from lib.linear.descent import descend, search_rate
+from lib.linear.moments import Moments, collect, join
+from lib.linear.rank import (
+    cut_maps,
+    directions,
+    effective_rank,
+    median_feature_r2,
+    rank_gains,
+    rank_r2,
+    through,
+)
+from lib.linear.regression import (
     MASSIVE,
     RepairedMap,
     bulk_moments,
@@ -21,20 +31,10 @@ from lib.linear import (
     massive_direction,
     score,
 )
-from lib.model import load_subject
-from lib.moments import Moments, collect, join
-from lib.rank import (
-    cut_maps,
-    directions,
-    effective_rank,
-    median_feature_r2,
-    rank_gains,
-    rank_r2,
-    through,
-)
+from lib.models.loading import load_subject
 from lib.stats import interval
-from lib.swap import token_sweep
-from lib.text import Windows
+from lib.swap.sweep import token_sweep
+from lib.text.windows import Windows
 
 
 @pytest.fixture

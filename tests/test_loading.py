@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from lib import assets
 from lib.errors import InputError
 from lib.hooks import Rows
-from lib.model import load_subject
-from lib.names import TINY, label
-from lib.probes import fit_probe
-from lib.swap import heal
+from lib.linear.products import fit_probe
+from lib.models import assets
+from lib.models.loading import load_subject
+from lib.models.names import TINY, label
+from lib.swap.healing import heal
 
 
 @pytest.fixture

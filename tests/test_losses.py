@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from lib.losses import Losses, of_tables
 from lib.stats import (
     contrasts_table,
     correlation_contrast,
@@ -13,6 +12,7 @@ from lib.stats import (
     paired_correlations,
     rank_correlations,
 )
+from lib.swap.losses import Losses, of_tables
 
 RNG = np.random.default_rng(0)
 N = RNG.integers(50, 200, 12)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from lib.errors import InputError
-from lib.mixerlab import MixerLab, beginnings, cut_mixer_lab, open_mixer_lab
-from lib.mixing import MODELS, LinearMixer, composed, matched_width
 from lib.report import Run
-from lib.swap import next_token_losses
-from lib.text import Windows
+from lib.swap.sweep import next_token_losses
+from lib.text.windows import Windows
+from lib.training.mixer_study import MixerLab, beginnings, cut_mixer_lab, open_mixer_lab
+from lib.training.mixers import MODELS, LinearMixer, composed, matched_width
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import old_report as module
+from lib import old as module
 from lib.errors import InputError
-from lib.old_report import compare, in_words, key_to, printed_in_words
+from lib.old import compare, in_words, key_to, printed_in_words
 from lib.stats import Interval, over_seeds, paired
 
 COLUMNS = pd.read_csv(module.PUBLISHED / "comparisons.csv", nrows=0).columns

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from lib.affine import AffineMap, RepairedMap
-from lib.moments import Moments
-from lib.probes import (
+from lib.linear.affine import AffineMap, RepairedMap
+from lib.linear.moments import Moments
+from lib.linear.products import (
     FROZEN,
     WHOLE,
     PolyLinear,

@@ -12,51 +12,58 @@ import jupyter_client
 import pytest
 
 import lib
-from lib.old_report import rows as comparisons
-from lib.series import PAPERS, notebooks, plan
+from lib.cli import PAPERS, notebooks, plan
+from lib.old import rows as comparisons
 
 ROOT = Path(lib.__file__).resolve().parents[1]
-MODULES = sorted(p.stem for p in (ROOT / "lib").glob("[a-z]*.py"))
+LIB = ROOT / "lib"
+FILES = {
+    ".".join(path.relative_to(LIB).with_suffix("").parts): path
+    for path in sorted(LIB.rglob("[a-z]*.py"))
+}
+"""{"linear.rank": its path}"""
 
 
-def floors() -> dict[str, int]:
-    """The floor of each module in the map of lib/__init__.py, from the top."""
-    found, plan = {}, re.search(r"this list:\n\n(.*?)\n(?:\n|$)", lib.__doc__, re.DOTALL)[1]
-    for floor, line in enumerate(plan.splitlines()):
-        found |= dict.fromkeys(line[:36].split(), floor)
+def in_order() -> list[str]:
+    """The files in the order of the map in lib/__init__.py."""
+    found, plan = [], re.search(r"in a line:\n\n(.*)", lib.__doc__, re.DOTALL)[1]
+    for line in plan.splitlines():
+        names = line.partition(":")[0].split()
+        room = names.pop(0).replace("/", ".") if names and names[0].endswith("/") else ""
+        found += [room + name for name in names]
     return found
 
 
 def imports(name: str) -> set[str]:
-    """Modules of lib that `name` imports, inside functions too."""
+    """Files of lib that `name` imports, inside functions too."""
     found = set()
-    for node in ast.walk(ast.parse((ROOT / "lib" / f"{name}.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "lib":
-            found |= {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib."):
-            found.add(node.module.split(".")[1])
+    for node in ast.walk(ast.parse(FILES[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lib":
+            room = node.module[4:]
+            for alias in node.names:
+                full = f"{room}.{alias.name}" if room else alias.name
+                found.add(full if full in FILES else room)
         elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("lib.")}
+            found |= {a.name[4:] for a in node.names if a.name.startswith("lib.")}
     return found
 
 
-def test_the_map_names_every_module():
-    assert sorted(floors()) == MODULES
+def test_the_map_names_every_file():
+    assert sorted(in_order()) == sorted(FILES)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", FILES)
 def test_imports_only_point_up_the_map(name):
-    floor = floors()
-    below = {other for other in imports(name) if floor[other] > floor[name]}
-    assert not below, f"{name} imports {below} from below it"
+    above = in_order()[: in_order().index(name)]
+    assert not imports(name) - {*above}, f"{name} imports {imports(name) - {*above}}"
 
 
-def test_imports_have_no_circle():
-    left = {name: imports(name) for name in MODULES}
-    while free := [name for name, wanted in left.items() if not wanted & left.keys()]:
-        for name in free:
-            del left[name]
-    assert not left, f"a circle among {sorted(left)}"
+def test_the_rooms_are_empty_and_packed():
+    """A command that only checks names loads no torch through a room."""
+    rooms = {path.parent.name for path in LIB.glob("*/__init__.py")}
+    assert all(not (LIB / room / "__init__.py").read_text() for room in rooms)
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert {*packed} == {"lib"} | {f"lib.{room}" for room in rooms}
 
 
 def test_every_comparison_is_judged_in_its_own_notebook():
@@ -135,9 +142,9 @@ def test_the_tiny_models_share_one_tokenizer():
     assert len({path.read_bytes() for path in paths}) == 1
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", FILES)
 def test_files_are_read_and_written_in_utf_8_whatever_the_locale(name):
-    source = (ROOT / "lib" / f"{name}.py").read_text("utf-8")
+    source = FILES[name].read_text("utf-8")
     calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
     for call in calls:
         method = getattr(call.func, "attr", getattr(call.func, "id", ""))

@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from lib import linear
-from lib.affine import AffineMap
 from lib.errors import InputError
-from lib.gates import Gate, GateText, Masked, Routed, best_of_four
-from lib.hooks import capture, swap
-from lib.keys import InPlaces
-from lib.model import as_subject
-from lib.routing import (
+from lib.gating.gates import Gate, GateText, Masked, Routed, best_of_four
+from lib.gating.routing import (
     Errors,
     TopShare,
     allocate,
@@ -31,9 +26,14 @@ from lib.routing import (
     sweep,
     true_errors,
 )
-from lib.sparse import cats, teal
+from lib.gating.sparse import cats, teal
+from lib.hooks import capture, swap
+from lib.keys import InPlaces
+from lib.linear import regression
+from lib.linear.affine import AffineMap
+from lib.models.trial import as_subject
 from lib.stats import sums
-from lib.swap import losses
+from lib.swap.sweep import token_losses
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_never_routed_is_the_original_and_always_is_every_map_at_once(subject, t
         "maps": fits.repaired,
     }
     found = sweep(subject, test, models)
-    base = torch.cat([losses(subject, t) for t in test.tokens.split(8)]).numpy()
+    base = torch.cat([token_losses(subject, t) for t in test.tokens.split(8)]).numpy()
     np.testing.assert_allclose(found.unchanged, sums(base, test.document), rtol=1e-6)
     np.testing.assert_allclose(found.changed["never"], found.unchanged, rtol=1e-6)
     np.testing.assert_allclose(found.changed["always"], found.changed["maps"], rtol=1e-6)
@@ -58,7 +58,7 @@ def test_never_routed_is_the_original_and_always_is_every_map_at_once(subject, t
     with contextlib.ExitStack() as stack:  # by hand
         for b, affine in fits.repaired.items():
             stack.enter_context(swap(subject.blocks[b], affine))
-        by_hand = torch.cat([losses(subject, t) for t in test.tokens.split(8)]).numpy()
+        by_hand = torch.cat([token_losses(subject, t) for t in test.tokens.split(8)]).numpy()
     np.testing.assert_allclose(found.changed["maps"], sums(by_hand, test.document), rtol=1e-5)
 
 
@@ -213,7 +213,7 @@ def test_shares_of_blocks_chosen_sum_to_the_share_asked(subject, fit, fits, test
 
 def test_what_is_routed_has_words_before_it_is_made(subject, fit, test):
     """A page whose losses are kept fits nothing: the key is there before any map or gate."""
-    maps = linear.fit(subject, fit).maps
+    maps = regression.fit(subject, fit).maps
     text = GateText(fit[:24], fit[24:32])
     models = {
         "gate": routed(subject, maps, best_of_four(subject, text, maps), 0.4),
@@ -244,7 +244,7 @@ def test_what_is_first_used_in_a_sweep_is_made_on_the_model_as_it_is(subject, fi
     text = GateText(fit[:24], fit[24:32])
     models = []
     for _ in range(2):
-        maps = linear.fit(subject, fit).maps
+        maps = regression.fit(subject, fit).maps
         models.append(routed(subject, maps, learned_errors(subject, text.train, maps), 0.4))
     for module in models[0].values():
         assert module.router.scorer.module is not None  # made beforehand
@@ -276,7 +276,7 @@ def test_savings_are_counted_by_hand(subject, test, fits):
     found = sweep(subject, window, models).shares * len(subject)  # one block of all
     x = []
     handle = block.ffn.register_forward_hook(lambda _, args, y: x.append(args[0]))
-    losses(subject, window.tokens)
+    token_losses(subject, window.tokens)
     handle.remove()
     used = gate(x[0])[0].float().mean().item()
     of_map = 1 - d * d / n

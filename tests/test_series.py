@@ -56,7 +56,7 @@ def started(repository: Path, **settings) -> subprocess.Popen:
     usual = {"N": "01", "PROFILE": "smoke", "JOBS": "1", "CORPUS": "a/my text.txt"}
     environment = {k: v for k, v in os.environ.items() if k not in ("MODEL", "SEED", "PAPER")}
     return subprocess.Popen(
-        [sys.executable, "-m", "lib.series", "notebook"],
+        [sys.executable, "-m", "lib.cli", "notebook"],
         cwd=repository,
         env=environment | usual | settings,
         stdout=subprocess.PIPE,
@@ -137,10 +137,10 @@ def kernels(repository: Path) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_kill_leaves_nothing_and_the_same_command_goes_on(repository):
     places = (
-        ("lib.series notebook", signal.SIGINT),
-        ("lib.series notebook", signal.SIGKILL),
+        ("lib.cli notebook", signal.SIGINT),
+        ("lib.cli notebook", signal.SIGKILL),
         ("snakemake", signal.SIGKILL),
-        ("lib.series one", signal.SIGKILL),
+        ("lib.cli one", signal.SIGKILL),
     )
     for place, number in places:
         process = started(repository, SLOW="60")
@@ -191,7 +191,7 @@ def test_a_place_that_cannot_be_written_is_told_at_once(repository, what):
         (runs / "smoke-my_text").write_text("")
         for path in runs.iterdir():
             path.unlink()
-        from lib.names import label
+        from lib.models.names import label
 
         (runs / f"smoke-{label(str(repository / 'a' / 'my text.txt'))}").write_text("")
     process = started(repository)

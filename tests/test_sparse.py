@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from lib.errors import InputError
+from lib.gating.sparse import Thinned, cats, magnitudes, parts, teal
 from lib.hooks import capture, swap
-from lib.sparse import Thinned, cats, magnitudes, parts, teal
-from lib.swap import losses
-from lib.text import cut_windows, load_corpus
+from lib.swap.sweep import token_losses
+from lib.text.corpora import load_corpus
+from lib.text.windows import cut_windows
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,10 @@ def rows_of(own, windows, b=2):
 
 @pytest.mark.parametrize("how", [teal, cats])
 def test_nothing_left_out_is_the_original_to_the_last_bit(own, windows, how):
-    base = losses(own, windows.tokens)
+    base = token_losses(own, windows.tokens)
     for b, thinned in how(own, windows, 0.0).items():
         with swap(own.blocks[b], thinned):
-            assert torch.equal(losses(own, windows.tokens), base)
+            assert torch.equal(token_losses(own, windows.tokens), base)
         assert not thinned.saved.any()
 
 

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from lib.errors import InputError
-from lib.old_report import by_block, published
+from lib.old import by_block, published
 from lib.stats import (
     Interval,
     gain_contrast,

@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from lib.errors import InputError
-from lib.ngram import KneserNey
-from lib.text import (
-    Corpus,
-    articles_of_lines,
-    cut_windows,
-    load_corpus,
-    measured_sample,
-    pieces,
-    start_tokens,
-)
+from lib.text.corpora import Corpus, articles_of_lines, load_corpus, measured_sample, pieces
+from lib.text.ngram import KneserNey
+from lib.text.windows import cut_windows, start_tokens
 
 
 def letters(text, add_special_tokens=True, verbose=True):

@@ -18,14 +18,15 @@ import pandas as pd
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from lib.allocation import taper
 from lib.files import whole
-from lib.lab import open_lab
-from lib.linear import fit_maps, score
-from lib.model import as_subject
+from lib.linear.regression import fit_maps, score
+from lib.models.trial import as_subject
 from lib.report import start
-from lib.text import cut_windows, load_corpus
-from lib.train import Recipe, train, train_tokenizer
+from lib.text.corpora import load_corpus
+from lib.text.windows import cut_windows
+from lib.training.loop import Recipe, train, train_tokenizer
+from lib.training.study import open_lab
+from lib.training.widths import taper
 
 HERE = Path(__file__).parent
 # Llama's intermediate size gives its three matrices about the parameters of the others' two.

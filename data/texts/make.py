@@ -43,7 +43,7 @@ def keep(name: str, documents: list[str]) -> None:
 
 def standard_library() -> list[str]:
     """The docstrings of the standard library's top-level modules."""
-    from lib.text import docstrings_of
+    from lib.text.corpora import docstrings_of
 
     paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     return docstrings_of(paths)

@@ -1,0 +1,455 @@
+"""All blocks at once: routers by name and share, refitted maps, and what a routed model costs and
+saves (Balogh §3.4, §4.5; the learned-error router and the refit are ours)."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import RidgeCV
+from torch import nn
+from tqdm import tqdm
+
+from lib import hooks, keys
+from lib.cache import cached, sealed
+from lib.errors import unknown
+from lib.gating.gates import Gate, GateText, Routed, check_share, measure_needs
+from lib.gating.sparse import Thinned
+from lib.gating.tokens import lookup
+from lib.hooks import advance, block_pass, capture_residual, for_windows, get_block, slices
+from lib.kept import kept
+from lib.linear.affine import AffineMap, Handle
+from lib.linear.moments import Moments
+from lib.models.blocks import Subject
+from lib.stats import sums
+from lib.swap import sweep as single
+from lib.swap.losses import Losses, of_tables
+from lib.text.windows import Windows
+
+PRIOR = 1.0
+"""rows of x that the old map counts as in a refit"""
+RIDGES = tuple(np.logspace(0, 5, 6))
+"""strengths that RidgeCV chooses among, for standardized x"""
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """How far each block's map is from its FFN on some text, and what x tells of it."""
+
+    error: np.ndarray
+    """[blocks, n, position]: ‖y-ŷ‖² of the affine map; a start token has no position"""
+    massive: np.ndarray
+    """[blocks, n, position], bool: predicted to be massive, so left to the FFN"""
+    predicted: np.ndarray
+    """[blocks, n, position]: log ‖y-ŷ‖² as each block's router predicts it from x"""
+    routers: list[Gate]
+    """one a block, d + 1 numbers: minus the predicted log error"""
+
+
+def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
+    """Fit each block's learned-error router: a ridge regression of the log squared error of its map
+    on x, over the positions that are not massive."""
+    key = _learn_errors.key(subject, windows, maps)
+    errors = _learn_errors(subject, windows, maps)
+    sealed(errors.routers, key and f"{key.name} {key.digest}")
+    return errors
+
+
+@cached("errors of maps", 3, subject="model", windows="text", maps="maps")
+def _learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
+    """`learn_errors` itself."""
+    inputs: list[list[np.ndarray]] = [[] for _ in maps]
+    errors: list[list[np.ndarray]] = [[] for _ in maps]
+    massives: list[list[np.ndarray]] = [[] for _ in maps]
+    place = {b: k for k, b in enumerate(maps)}
+    maps = {b: _made(affine) for b, affine in maps.items()}  # before a pass, not within it
+
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
+        x, y = x.float(), y.float()
+        affine, k = maps[b].to(x.device), place[b]
+        inputs[k].append(x.cpu().numpy())
+        errors[k].append((y - affine(x)).double().square().sum(-1).cpu().numpy())
+        massives[k].append(affine.massive(x).cpu().numpy())
+
+    hooks.forward(subject, windows, on_ffn=add, blocks=[*maps], desc="errors of the maps")
+    error = np.stack([np.concatenate(batches) for batches in errors])
+    massive = np.stack([np.concatenate(batches) for batches in massives])
+    predicted, routers = [], []
+    for k in tqdm(range(len(maps)), desc="error routers", delay=2, leave=False):
+        x = np.concatenate(inputs[k])
+        inputs[k].clear()  # the rows of a block are large
+        ordinary = ~massive[k]
+        weight, bias = _fit_log_error(x[ordinary], error[k][ordinary])
+        predicted.append(x @ weight + bias)
+        # A gate says yes where its score is high: where the predicted error is small.
+        gate_weight = torch.tensor(-weight[None], dtype=torch.float32)
+        gate_bias = torch.tensor([-bias]).float()
+        routers.append(Gate([gate_weight], [gate_bias]))
+    return Errors(error, massive, np.stack(predicted), routers)
+
+
+def _fit_log_error(x: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weight [d] and bias of a ridge regression of the log of error [n] on x [n, d]; the strength
+    is chosen for standardized x."""
+    mean, scale = x.mean(0), x.std(0) + 1e-12
+    ridge = RidgeCV(RIDGES).fit((x - mean) / scale, np.log(error + 1e-30))
+    weight = ridge.coef_ / scale
+    return weight, ridge.intercept_ - mean @ weight
+
+
+def marginal_costs(errors: Errors, loss_per_error: Sequence[float]) -> np.ndarray:
+    """What sending one more position to a block's map is expected to cost, [blocks, n, position],
+    nats: its loss per squared error times the squared error expected at the router's score, by
+    isotonic regression; infinite where the FFN stays."""
+    cost = np.full(errors.error.shape, np.inf)
+    for b, rate in enumerate(loss_per_error):
+        ordinary = ~errors.massive[b]
+        score, error = errors.predicted[b][ordinary], errors.error[b][ordinary]
+        expected = IsotonicRegression().fit(score, error).predict(score)
+        # A last digit of the score breaks the ties of the steps.
+        order = score.argsort().argsort() / len(score)
+        cost[b][ordinary] = rate * expected * (1 + 1e-9 * order)
+    return cost
+
+
+def allocate(cost: np.ndarray, share: float) -> np.ndarray:
+    """The `share` of all evaluations that cost least, a mask like `cost` [blocks, n, position]."""
+    check_share(share)
+    n = min(round(share * cost.size), int(np.isfinite(cost).sum()))
+    chosen = np.zeros(cost.size, bool)
+    chosen[np.argsort(cost, axis=None, kind="stable")[:n]] = True
+    return chosen.reshape(cost.shape)
+
+
+class TopShare(nn.Module):
+    """A router that sends the same `share` of every window to the map: where `scorer.score` is
+    highest. The share is exact, whatever text and inputs; a router in use would need a threshold.
+    """
+
+    def __init__(self, scorer: nn.Module, share: float):
+        super().__init__()
+        check_share(share)
+        self.scorer, self.share = scorer, share
+        keys.compose(self, f"the highest {share!r} of each window by", scorer)
+
+    @property
+    def n_multiplications(self) -> int:
+        return getattr(self.scorer, "n_multiplications", 0)
+
+    def at(self, chunk: slice) -> "TopShare":
+        return TopShare(for_windows(self.scorer, chunk), self.share)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d] -> [.., ..] bool
+        score = self.scorer.score(x)
+        top = score.topk(round(self.share * score.shape[-1]), dim=-1).indices
+        return torch.zeros_like(score, dtype=torch.bool).scatter(-1, top, True)
+
+
+class Told(nn.Module):
+    """Scores that are told: `scores` [n, seq_len] of the windows it is used on, in their order;
+    `words`: how they were made, for keys."""
+
+    def __init__(self, scores: np.ndarray, words: str | None = None):
+        super().__init__()
+        self.scores = np.asarray(scores, np.float32)
+        keys.seal(self, words)
+
+    def at(self, chunk: slice) -> "Told":
+        words = keys.words_of(self)
+        return Told(self.scores[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(self.scores[: x.shape[0], : x.shape[1]], device=x.device)
+
+
+class TrueError(nn.Module):
+    """Scores of an oracle: minus the squared error of the map, for which the FFN must be run."""
+
+    def __init__(self, ffn: nn.Module, affine: AffineMap):
+        super().__init__()
+        self.ffn, self.affine = ffn, affine
+        keys.compose(self, "the true error of", affine)
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        return -(self.ffn(x) - self.affine(x)).square().sum(-1)
+
+
+def true_errors(subject: Subject, maps: Mapping[int, AffineMap]) -> dict[int, TrueError]:
+    """{block: the oracle's scores}."""
+    return {b: TrueError(subject.blocks[b].original, affine) for b, affine in maps.items()}
+
+
+def random_scores(windows: Windows, blocks: Sequence[int], seed: int = 42) -> dict[int, Told]:
+    """{block: scores at random}, for these windows."""
+    shape = tuple(windows.tokens.shape)
+    words = "random order, seed {} of block {}"
+    return {
+        b: Told(np.random.default_rng([seed, b]).random(shape), words.format(seed, f"block {b}"))
+        for b in blocks
+    }
+
+
+def learned_errors(
+    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
+) -> dict[int, Handle]:
+    """{block: scores from x}: minus the log squared error of the block's map, by ridge regression
+    on these windows (see `learn_errors`); fitted when first used."""
+    said = _said(f"{_learn_errors.version} of {{}}", subject, windows)
+    routers = cache(lambda: learn_errors(subject, windows, maps).routers)
+    blocks = [*maps]
+    return {
+        b: Handle(_of_map(said, maps[b]), lambda k=k: routers()[k]) for k, b in enumerate(blocks)
+    }
+
+
+def by_token(
+    subject: Subject,
+    windows: Windows,
+    test: Windows,
+    maps: Mapping[int, AffineMap],
+    mean_of: str = "error",
+) -> dict[int, Handle]:
+    """{block: scores of the positions of `test` by their input token alone}: minus the mean over
+    `windows` of the map's squared error there, or of the "loss increase" (Balogh §4.3.3)."""
+    if mean_of not in ("error", "loss increase"):
+        raise unknown("mean of a token", mean_of, ["error", "loss increase"])
+    tokens = windows.tokens.numpy()[:, subject.n_start :]
+    size = int(max(windows.tokens.max(), test.tokens.max())) + 1
+
+    @cache
+    def tables() -> dict[int, np.ndarray]:
+        """{block: [vocabulary]}"""
+        if mean_of == "loss increase":
+            needs = measure_needs(subject, windows, maps)
+            return {b: lookup(needs.need[b], needs.token, size) for b in maps}
+        errors = learn_errors(subject, windows, maps)
+        ordinary = ~errors.massive  # what stays with the FFN has no error of the map
+        return {
+            b: lookup(errors.error[k][ordinary[k]], tokens[ordinary[k]], size)
+            for k, b in enumerate(maps)
+        }
+
+    said = _said(f"the input token's mean {mean_of} of {{}}", subject, windows)
+    said = said and f"{said}, for {test.provenance}"
+    return {
+        b: Handle(_of_map(said, maps[b]), lambda b=b: Told(-tables()[b][test.tokens.numpy()]))
+        for b in maps
+    }
+
+
+def _said(how: str, subject: Subject, windows: Windows) -> str | None:
+    """How scores are made, in words, with a place for the map that they are about."""
+    made_of = subject.provenance
+    return made_of and f"{how}, of {made_of} on {windows.provenance}"
+
+
+def _of_map(said: str | None, affine: AffineMap) -> str | None:
+    words = keys.words_of(affine)
+    return said and words and said.replace("{}", words)
+
+
+def routed(
+    subject: Subject,
+    maps: Mapping[int, AffineMap],
+    scores: Mapping[int, nn.Module],
+    share: float,
+    ffns: Mapping[int, nn.Module] | None = None,
+) -> dict[int, Routed]:
+    """{block of `scores`: its FFN (or what `ffns` has in its place) with its map where the score is
+    among the highest `share` of the window}."""
+    return {
+        b: Routed((ffns or {}).get(b, get_block(subject, b).original), maps[b], TopShare(s, share))
+        for b, s in scores.items()
+    }
+
+
+def cheapest(
+    subject: Subject, text: GateText, maps: Mapping[int, AffineMap], share: float
+) -> dict[int, Handle]:
+    """{block: routed FFN}: `share` of all evaluations affine, where the learned error is least,
+    with each block's share by what its map is expected to add to the loss (ours).
+
+    The expectation: `marginal_costs`, with a loss per error from each map's cost on `text.choose`.
+    """
+    check_share(share)
+    how = f"{{}} where the error learned is least, {share!r} of all blocks, shares by costs on "
+    said = _said(how + text.choose.provenance, subject, text.train)
+
+    @cache
+    def modules() -> dict[int, Routed]:
+        errors = learn_errors(subject, text.train, maps)
+        alone = single.sweep(subject, text.choose, {(b, "map"): maps[b] for b in maps})
+        mean_error = (errors.error * ~errors.massive).mean((1, 2))  # [blocks]
+        rates = np.maximum(alone.nats("map")[[*maps]].to_numpy(), 1e-6) / mean_error
+        shares = allocate(marginal_costs(errors, rates), share).mean((1, 2))
+        scores = learned_errors(subject, text.train, maps)
+        return {
+            b: routed(subject, maps, {b: scores[b]}, float(of_block))[b]
+            for b, of_block in zip(maps, shares)
+        }
+
+    return {b: Handle(_of_map(said, maps[b]), lambda b=b: modules()[b]) for b in maps}
+
+
+def sweep(
+    subject: Subject, windows: Windows, models: Mapping[str, Mapping[int, nn.Module]]
+) -> Losses:
+    """Losses by document of the model as it is and with all modules of each entry of `models`
+    ({name: {block: module}}) in their FFNs' places at once; each is kept (lib.kept).
+
+    `Losses.shares` says by name: affine, the share of all FFN evaluations (a block at a position)
+    that a map took; saved, the share of the multiplications of all FFNs that were left out.
+    """
+    single.check_predictions(subject, windows)
+    for modules in models.values():
+        for block in modules:
+            get_block(subject, block)
+    tables = {}
+    with subject.unchanging():
+        unchanged = single.document_losses(subject, windows)
+        for name, modules in models.items():
+            tables[name] = document_losses(subject, windows, keys.InPlaces(modules))
+    shares = {name: table[["affine", "saved"]].mean() for name, table in tables.items()}
+    return replace(of_tables(unchanged, tables), shares=pd.DataFrame(shares).T)
+
+
+@kept("losses of routed models", 1, subject="model", windows="text", modules="in the FFNs' places")
+@torch.no_grad()
+def document_losses(subject: Subject, windows: Windows, modules: keys.InPlaces) -> pd.DataFrame:
+    """Losses with `modules` in several FFNs' places: document, sum (nats), predictions, affine and
+    saved (shares, see `sweep`)."""
+    # All is made before anything is swapped: maps and scores are fitted on the model as it is.
+    for b, module in modules.items():
+        hooks.check_stand_in(subject.blocks[b], module)
+    found, affine, saved = [], [], []  # [predictions] a window; a number a window
+    n_params = {b.index: b.n_params for b in subject.blocks}
+    rows_of = slices(len(windows), single.batch_size(subject, windows))
+    for rows in tqdm(rows_of, desc="routed", delay=2, leave=False):
+        here = {b: for_windows(_made(m), rows) for b, m in modules.items()}
+        with contextlib.ExitStack() as stack:
+            for b, module in here.items():
+                stack.enter_context(hooks.swap(subject.blocks[b], module))
+            found.append(single.token_losses(subject, windows.tokens[rows]).cpu().numpy())
+        used, less = np.zeros((2, len(found[-1])))
+        for b, module in here.items():
+            shape = windows.tokens[rows].shape
+            parts = arithmetic_saved(module, n_params[b], shape)
+            # At a start token the FFN stays.
+            of_block = [part[:, subject.n_start :].mean(1) for part in parts]
+            used += of_block[0] / len(subject)
+            less += of_block[1] * n_params[b] / sum(n_params.values())
+        affine.append(used)
+        saved.append(less)
+    losses = np.concatenate(found)
+    table = {
+        "document": np.unique(windows.document),
+        "sum": sums(losses, windows.document),
+        "predictions": sums(np.ones_like(losses), windows.document).astype(int),
+    }
+    n_windows = sums(np.ones((len(losses), 1)), windows.document)
+    for name, of_windows in (("affine", affine), ("saved", saved)):
+        table[name] = sums(np.concatenate(of_windows)[:, None], windows.document) / n_windows
+    return pd.DataFrame(table)
+
+
+def _made(module: nn.Module) -> nn.Module:
+    """What a handle stands for."""
+    return module.module if isinstance(module, Handle) else module
+
+
+def arithmetic_saved(
+    module: nn.Module, n_params: int, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(where a map was used, share of the FFN's multiplications saved), both [n, position], from
+    what `module` noted in its last pass; an FFN is counted as one multiplication for each of its
+    n_params, biases among them."""
+    if isinstance(module, Thinned):
+        return np.zeros(shape, bool), module.saved.numpy()
+    if not isinstance(module, Routed):
+        return np.ones(shape, bool), np.full(shape, _saved_by_map(module, n_params))
+    used = module.linear.cpu().numpy()
+    saved = np.where(used, _saved_by_map(module.surrogate, n_params), 0.0)
+    if isinstance(ffn := _made(module.ffn), Thinned) and not used.all():
+        saved[~used] = ffn.saved.numpy().ravel()
+    return used, saved - getattr(module.router, "n_multiplications", 0) / n_params
+
+
+def _saved_by_map(affine: AffineMap, n_params: int) -> float:
+    """What a map saves where it is used: all but its own d² multiplications, which a constant does
+    not have."""
+    multiplies = affine.weight.numel() if affine.weight.any() else 0
+    return 1 - multiplies / n_params
+
+
+def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> dict[int, Handle]:
+    """Maps fitted anew in order of depth, each on the positions that its router sends it while all
+    earlier blocks are routed with their new maps: {block: Routed}, fitted when first used.
+
+    One walk down the blocks with the residual streams of all windows in memory.
+    """
+    together = keys.InPlaces(modules).provenance
+    said = together and f"refitted in order of depth on {windows.provenance}: {together}"
+    found = cache(lambda: _refit(subject, windows, keys.InPlaces(modules)))
+
+    def with_new_map(b: int) -> Routed:
+        return _with_map(_made(modules[b]), found()[b].to(subject.device))
+
+    return {
+        b: Handle(said and f"FFN of block {b} routed, {said}", lambda b=b: with_new_map(b))
+        for b in modules
+    }
+
+
+@cached("refitted maps", 3, subject="model", windows="text", modules="routed")
+@torch.no_grad()
+def _refit(
+    subject: Subject, windows: Windows, modules: Mapping[int, Routed]
+) -> dict[int, AffineMap]:
+    """{block: refitted map}, see `refit`."""
+    streams = capture_residual(subject, windows, [0])[0].to(subject.device)
+    maps: dict[int, AffineMap] = {}
+    for b in tqdm(range(len(subject)), desc="refits", delay=2, leave=False):
+        module = subject.blocks[b].ffn
+        if b in modules:
+            before = _made(modules[b]).to(subject.device)
+            x, y = _routed_rows(subject, windows, before, b, streams)
+            affine = shrunk_fit(x, y, before.surrogate) if len(x) else before.surrogate
+            maps[b] = AffineMap(affine.weight.float(), affine.bias.float())
+            module = _with_map(before, maps[b])
+        # The stream goes on as the routed model has it.
+        advance(subject, windows, b, module, streams)
+    return maps
+
+
+def _routed_rows(
+    subject: Subject, windows: Windows, module: Routed, block: int, streams: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and y of a block's FFN, both [rows, d], at the positions that its router sends to the map;
+    `streams` [n, position, d] enters the block."""
+    rows_x, rows_y = [], []
+    for batch in slices(len(windows)):
+        x, y, _ = block_pass(subject, block, windows.tokens[batch], streams[batch])
+        used = module.at(batch).used(x)
+        used[:, : subject.n_start] = False  # a start token stays with the FFN
+        rows_x.append(x[used])
+        rows_y.append(y[used])
+    return torch.cat(rows_x), torch.cat(rows_y)
+
+
+def _with_map(module: Routed, affine: AffineMap) -> Routed:
+    """The same routing to another map."""
+    return Routed(module.ffn, module.surrogate.with_affine(affine), module.router)
+
+
+def shrunk_fit(x: torch.Tensor, y: torch.Tensor, old: AffineMap) -> AffineMap:
+    """Ridge regression of rows y [n, d] on x [n, d] that is drawn to an old map where rows are
+    few: the ridge is that of PRIOR rows of x's mean variance."""
+    residual = Moments.of(x, y - old(x))
+    ridge = PRIOR * float(residual.sxx.diagonal().mean()) / residual.n
+    correction = residual.fit(ridge)
+    weight, bias = correction.weight.float(), correction.bias.float()
+    return AffineMap(old.weight + weight, old.bias + bias)

@@ -1,0 +1,204 @@
+"""Maps trained by gradient descent, compared with the closed form (Whipp §5.1, "A cautionary
+methodological note")."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from lib.cache import cached
+from lib.errors import InputError
+from lib.hooks import Rows
+from lib.kept import kept
+from lib.linear.affine import ROUNDING, AffineMap, precision_of
+from lib.linear.moments import Moments
+from lib.linear.products import PolyLinear
+from lib.stats import sums
+
+BATCH = 256
+CHECKS = 20
+"""log-spaced steps at which the error is measured"""
+Optimizer = Literal["sgd", "adamw"]
+SOLVERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """A map trained on one block's rows, and its error along the way."""
+
+    rate: float
+    step: np.ndarray
+    """[k]: steps at which the error was measured; the last is the end"""
+    held_out: np.ndarray
+    """[k]: mean ‖y-ŷ‖² on the last fifth of the fit rows, on which nothing was trained"""
+    error: np.ndarray
+    """[k, n]: Σ‖y-ŷ‖² on each test window"""
+    map: AffineMap | None
+    """the trained map; None for a poly"""
+
+
+@cached(
+    "trained layer",
+    2,
+    rows="rows",
+    block="block",
+    optimizer="optimizer",
+    rate="rate",
+    steps="steps",
+    seed="seed",
+    kind="kind",
+    whiten="whitened",
+)
+@torch.enable_grad()
+def descend(
+    rows: Rows,
+    block: int,
+    optimizer: Optimizer,
+    rate: float,
+    steps: int,
+    seed: int,
+    kind: Literal["linear", "poly"] = "linear",
+    whiten: bool = False,
+) -> Descent:
+    """Train a linear or a poly layer on a block's FFN rows from a random start, at a constant rate.
+
+    As the author's code has it: minibatches of 256 rows with replacement, no weight decay, raw x
+    and y. `whiten` decorrelates x first. Trained on the first four fifths of the fit rows. Raises
+    InputError for an unknown optimizer; where the training diverges, errors are not finite.
+    """
+    if optimizer not in SOLVERS:
+        raise InputError(f"optimizer {optimizer!r} is unknown: use 'sgd' or 'adamw'.")
+    if steps < 1 or not rate > 0:
+        raise InputError(f"{steps} steps at rate {rate} train nothing: give both above 0.")
+    x, y, x_test, y_test = rows[block]
+    cut = len(x) - len(x) // 5
+    mean, to_white = _whitening(x[:cut]) if whiten else (torch.zeros(x.shape[1]), None)
+
+    def inputs(side: torch.Tensor) -> torch.Tensor:
+        return side if to_white is None else (side - mean) @ to_white
+
+    x, x_test = inputs(x), inputs(x_test)
+    model = _fresh(kind, x.shape[1], seed)
+    solver = SOLVERS[optimizer](model.parameters(), lr=rate, weight_decay=0.0)
+    generator = torch.Generator().manual_seed(seed)
+    marks = sorted({round(steps ** (k / CHECKS)) for k in range(CHECKS + 1)})
+    held_out, error = [], []
+    for k in tqdm(range(1, steps + 1), desc=f"{optimizer}, block {block}", delay=2, leave=False):
+        index = torch.randint(cut, (BATCH,), generator=generator)
+        loss = (model(x[index]) - y[index]).square().mean()
+        solver.zero_grad()
+        loss.backward()
+        solver.step()
+        if k in marks:
+            with torch.no_grad():
+                held_out.append(float((model(x[cut:]) - y[cut:]).square().sum(1).mean()))
+                error.append((model(x_test) - y_test).double().square().sum((1, 2)).numpy())
+    trained = None
+    if kind == "linear":
+        weight, bias = model.weight.detach().T, model.bias.detach()
+        if to_white is not None:  # the same map of raw inputs
+            weight, bias = to_white @ weight, bias - mean @ to_white @ weight
+        trained = AffineMap(weight, bias)
+    return Descent(rate, np.array(marks), np.array(held_out), np.stack(error), trained)
+
+
+@cached("closed form beside trained layers", 1, rows="rows", block="block")
+def closed_form(rows: Rows, block: int) -> Descent:
+    """Exact least squares on the rows that `descend` trains on, in the form of its result."""
+    x, y, x_test, y_test = rows[block]
+    cut = len(x) - len(x) // 5
+    affine = Moments.of(x[:cut], y[:cut]).fit()
+    affine = AffineMap(affine.weight.float(), affine.bias.float())
+    held_out = (affine(x[cut:]) - y[cut:]).square().sum(1).mean()
+    error = (affine(x_test) - y_test).double().square().sum((1, 2)).numpy()
+    return Descent(np.nan, np.array([0]), held_out.numpy()[None], error[None], affine)
+
+
+@kept(
+    "errors of trained layers",
+    1,
+    rows="rows",
+    block="block",
+    optimizer="optimizer",
+    rates="rates",
+    steps="steps",
+    seed="seed",
+    kind="kind",
+    whiten="whitened",
+)
+def trained_errors(
+    rows: Rows,
+    block: int,
+    optimizer: Optimizer | Literal["closed form"],
+    rates: Sequence[float] = (),
+    steps: int = 0,
+    seed: int = 42,
+    kind: Literal["linear", "poly"] = "linear",
+    whiten: bool = False,
+) -> pd.DataFrame:
+    """What a layer trained by `descend` leaves on the test text: step, document (-1: all of them,
+    before the last step), error Σ‖y-ŷ‖², and the rate; of several `rates` that which `search_rate`
+    finds in a sixth of the steps. The closed form on the same rows is at step 0."""
+    if optimizer == "closed form":
+        run = closed_form(rows, block)
+    else:
+        rate = rates[0]
+        with rows.subject.unchanging():  # its weights are looked at once for all keys
+            if len(rates) > 1:
+                rate = search_rate(rows, block, optimizer, rates, steps // 6, seed, whiten)
+            run = descend(rows, block, optimizer, rate, steps, seed, kind, whiten)
+    windows = rows.test.document
+    before = pd.DataFrame({"step": run.step[:-1], "document": -1, "error": run.error[:-1].sum(1)})
+    end = {"step": run.step[-1], "document": np.unique(windows)}
+    of_document = pd.DataFrame(end | {"error": sums(run.error[-1][:, None], windows)})
+    return pd.concat([before, of_document], ignore_index=True).assign(rate=run.rate)
+
+
+def _fresh(kind: str, d: int, seed: int) -> nn.Module:
+    """A linear or a poly layer with random weights."""
+    if kind == "poly":
+        return PolyLinear(d, min(16, d), seed=seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Linear(d, d)
+
+
+def _whitening(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean [d] and the matrix [d, d] that makes the covariance of x - mean a multiple of the
+    identity, in the directions that vary; the total variance stays, so only the conditioning
+    changes."""
+    mean = x.double().mean(0)
+    values, directions = torch.linalg.eigh((x.double() - mean).T @ (x.double() - mean) / len(x))
+    of_rows = (ROUNDING * precision_of(x)) ** 2  # of a variance
+    keep = values > max(of_rows, torch.finfo(values.dtype).eps * len(values)) * values[-1]
+    scale = (values[keep].mean() / values[keep]).sqrt()
+    return mean.float(), ((directions[:, keep] * scale) @ directions[:, keep].T).float()
+
+
+def search_rate(
+    rows: Rows,
+    block: int,
+    optimizer: Optimizer,
+    rates: Sequence[float],
+    steps: int,
+    seed: int,
+    whiten: bool = False,
+) -> float:
+    """The rate among `rates` with the lowest error on held-out fit rows after so many steps; while
+    the best is at an end of those tried, a rate half a decade further is tried too."""
+    tried: dict[float, float] = {}
+    new = list(rates)
+    while new:
+        for rate in new:
+            run = descend(rows, block, optimizer, rate, steps, seed, whiten=whiten)
+            end = run.held_out[-1]
+            tried[rate] = float(end) if np.isfinite(end) else np.inf
+        best = min(tried, key=tried.get)
+        further = {min(tried): best / 10**0.5, max(tried): best * 10**0.5}
+        new = [further[best]] if best in further and len(tried) < 2 * len(rates) else []
+    return best

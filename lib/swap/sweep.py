@@ -1,0 +1,282 @@
+"""What replacing one FFN costs the live model (Whipp §5.6): its losses, and the sweep over many."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from lib.cache import cached
+from lib.errors import InputError
+from lib.hooks import (
+    check_stand_in,
+    check_windows,
+    for_windows,
+    get_block,
+    record,
+    resume,
+    slices,
+    swap,
+)
+from lib.kept import announce, kept
+from lib.models.blocks import Subject
+from lib.stats import Interval, Statistic, median_ratio, ratio, sums
+from lib.swap.losses import Losses, of_tables
+from lib.text.windows import Windows
+
+LOGITS = 2**27
+"""most logits of a batch: half a gigabyte, whatever the vocabulary"""
+
+
+def batch_size(subject: Subject, windows: Windows) -> int:
+    """Windows a batch when logits are wanted: a power of two up to 16, within LOGITS."""
+    vocabulary = subject.model.get_output_embeddings().weight.shape[0]
+    most = LOGITS // (windows.tokens.shape[1] * vocabulary)
+    return 2 ** min(4, max(0, most.bit_length() - 1))
+
+
+def next_token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """NLL of each next token in nats, [batch, seq_len - 1], float64.
+
+    logits [batch, seq_len, vocabulary], tokens [batch, seq_len]. Exponentials are taken in the
+    logits' own precision and summed in float64: within 2e-7 nats of all in float64, and quicker.
+    """
+    rows, target = logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+    log_sums = []
+    # A megabyte at a time stays in a core's cache; more is eight times slower at 262,144 tokens.
+    for part in rows.split(max(1, 2**18 // rows.shape[1])):
+        largest = part.amax(-1, keepdim=True)
+        total = (part - largest).exp().sum(-1, dtype=torch.float64)
+        log_sums.append(total.log() + largest[:, 0].double())
+    log_sum = torch.cat(log_sums)
+    return (log_sum - rows.gather(1, target[:, None])[:, 0].double()).view(len(tokens), -1)
+
+
+def check_predictions(subject: Subject, windows: Windows) -> None:
+    """Raise InputError unless the model can read `windows` and predicts something in them."""
+    check_windows(subject, windows)
+    n = windows.tokens.shape[1]
+    if n < 2 + subject.n_start:
+        raise InputError(
+            f"{windows.name} is cut into windows of {n} tokens, in which nothing is predicted: cut "
+            f"windows of at least {2 + subject.n_start}."
+        )
+
+
+@torch.no_grad()
+def token_losses(subject: Subject, tokens: torch.Tensor) -> torch.Tensor:
+    """Losses of the model as it stands in nats, [batch, predictions], from tokens [batch, seq_len].
+
+    There are seq_len - 1 predictions, or one less where windows begin with a start token: what is
+    predicted there is not scored.
+    """
+    tokens = tokens.to(subject.device)
+    logits = subject.model(tokens, use_cache=False).logits
+    return next_token_losses(logits, tokens)[:, subject.n_start :]
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Losses of the whole model, with no swap and with each module in its block's place."""
+
+    base: np.ndarray
+    """[n, predictions], nats"""
+    swapped: dict
+    """{block, or (block, name, …): [n, predictions]}"""
+    document: np.ndarray
+    """[n]"""
+
+    @property
+    def perplexity(self) -> float:
+        return float(np.exp(self.base.mean()))
+
+    def added_loss(self, key, against=None) -> np.ndarray:
+        """Loss that a swap adds, summed by document, [documents], nats; `against` another swap
+        rather than none."""
+        other = self.base if against is None else self.swapped[against]
+        return sums(self.swapped[key] - other, self.document)
+
+    def median_added(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
+        """Loss that a swap adds in the median of several, nats a prediction: a statistic of
+        weights [draws, documents]; `against` another swap for each rather than none."""
+        others = [None] * len(keys) if against is None else against
+        added = np.stack([self.added_loss(*both) for both in zip(keys, others)])
+        return median_ratio(added, self.predictions)
+
+    def median_cost(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
+        """`median_added` as a relative change of perplexity."""
+        added = self.median_added(keys, against)
+        return lambda w: np.expm1(added(w))
+
+    @property
+    def documents(self) -> np.ndarray:
+        """[documents]: their numbers, for statistics of sums by document."""
+        return np.unique(self.document)
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """Predictions of each document, [documents]."""
+        return sums(np.ones_like(self.base), self.document)
+
+    def of_windows(self, rows: np.ndarray) -> "Sweep":
+        """The losses on some of the windows."""
+        swapped = {key: values[rows] for key, values in self.swapped.items()}
+        return Sweep(self.base[rows], swapped, self.document[rows])
+
+    def cost(self, key, level: float = 0.95, against=None) -> Interval:
+        """Relative change of perplexity by a swap (0.05: +5%), exp of the mean loss difference
+        less 1, over documents; `against` another swap rather than none."""
+        added = ratio(self.added_loss(key, against), self.predictions, level=level)
+        return added.map(np.expm1)
+
+    def costs(self, keys: Sequence | None = None) -> pd.DataFrame:
+        """One row a swap: key, cost, low, high, joint over the rows."""
+        keys = list(self.swapped if keys is None else keys)
+        rows = [self.cost(k, 1 - 0.05 / len(keys)) for k in keys]
+        return pd.DataFrame(rows, columns=["cost", "low", "high"]).assign(key=keys)
+
+
+def sweep(
+    subject: Subject, windows: Windows, modules: Mapping[tuple[int, str], nn.Module]
+) -> Losses:
+    """Losses by document of the model as it is and with each module in its block's place, one at a
+    time; `modules` is keyed by (block, what stands there).
+
+    Each is kept (lib.kept), so that only what is new is measured. Raises InputError for a block
+    that the model does not have, and for a module that cannot stand in for its FFN.
+    """
+    check_predictions(subject, windows)
+    with subject.unchanging():
+        given = {key: (subject, windows, key[0], module) for key, module in modules.items()}
+        given |= {None: (subject, windows)}  # the model as it is
+        found = {key: document_losses.found(*of_key) for key, of_key in given.items()}
+        missing = {key: module for key, module in modules.items() if found[key] is None}
+        if missing or found[None] is None:
+            announce("losses after a swap", len(missing))
+            began = time.process_time()
+            swept = token_sweep(subject, windows, missing)
+            seconds = (time.process_time() - began) / (len(missing) + 1)
+            for key in (None, *missing):
+                table = _by_document(swept, key)
+                found[key] = document_losses.keep(table, seconds, *given[key])
+    return of_tables(found.pop(None), found)
+
+
+@kept(
+    "losses after a swap",
+    1,
+    subject="model",
+    windows="text",
+    block="block",
+    module="in the FFN's place",
+)
+def document_losses(
+    subject: Subject, windows: Windows, block: int | None = None, module: nn.Module | None = None
+) -> pd.DataFrame:
+    """Losses with `module` in a block's place, or of the model as it is: document, sum (nats),
+    predictions."""
+    modules = {} if block is None else {block: module}
+    return _by_document(token_sweep(subject, windows, modules), block)
+
+
+def _by_document(swept: Sweep, key) -> pd.DataFrame:
+    """What was measured under a key (None: no swap), summed by document."""
+    losses_of_key = swept.base if key is None else swept.swapped[key]
+    return pd.DataFrame(
+        {
+            "document": swept.documents,
+            "sum": sums(losses_of_key, swept.document),
+            "predictions": swept.predictions.astype(int),
+        }
+    )
+
+
+def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
+    """The loss at each position with each module in its block's place, one at a time.
+
+    `modules` is keyed by block, or by (block, name, …) to try several in one place. One plain pass
+    a batch records the residual stream; each swapped evaluation resumes there, so the prefix of the
+    network is never repeated. Every batch and module is a cached step.
+    """
+    check_predictions(subject, windows)
+    for key, module in modules.items():  # a module that does not fit is refused at once
+        check_stand_in(get_block(subject, block_of(key)), module)
+    base: list[np.ndarray] = []
+    swapped: dict = {key: [] for key in modules}
+    blocks = sorted({block_of(key) for key in modules})
+    bar = tqdm(total=len(windows) * len(modules), desc="swaps", unit="window", delay=2, leave=False)
+    with subject.unchanging():
+        for rows in slices(len(windows), batch_size(subject, windows)):
+            chunk = windows[rows]
+            streams = Streams(subject, chunk, blocks)
+            base.append(_base(subject, chunk, streams))
+            for key, module in modules.items():
+                here = for_windows(module, rows)
+                swapped[key].append(_swapped(subject, chunk, block_of(key), here, streams))
+                bar.update(len(chunk))
+    bar.close()
+    joined = {key: np.concatenate(parts) for key, parts in swapped.items()}
+    return Sweep(np.concatenate(base), joined, windows.document)
+
+
+class Streams:
+    """The base losses on a batch and the residual stream that enters each of `blocks`, from one
+    pass that runs when either is first asked for: both may be in the cache."""
+
+    def __init__(self, subject: Subject, chunk: Windows, blocks: Sequence[int]):
+        self.subject, self.chunk, self.blocks = subject, chunk, blocks
+        self._losses: torch.Tensor | None = None
+        self._entering: dict[int, torch.Tensor] = {}
+
+    def base_losses(self) -> torch.Tensor:
+        """[n, predictions], nats."""
+        self._run_once()
+        return self._losses
+
+    def entering(self, block: int) -> torch.Tensor:
+        """[n, position, d_model]."""
+        self._run_once()
+        return self._entering[block]
+
+    def _run_once(self) -> None:
+        if self._losses is not None:
+            return
+
+        def keep(block: int, hidden: torch.Tensor) -> None:
+            self._entering[block] = hidden
+
+        with record(self.subject, on_residual=keep, blocks=self.blocks):
+            self._losses = token_losses(self.subject, self.chunk.tokens)
+
+
+def block_of(key) -> int:
+    """The block of a key of `modules`: block, or (block, name, …)."""
+    return key[0] if isinstance(key, tuple) else key
+
+
+@cached("token losses", 2, subject="model", chunk="text", helpers=("streams",))
+def _base(subject: Subject, chunk: Windows, streams: Streams) -> np.ndarray:
+    """Losses with no swap, [n, predictions]."""
+    return streams.base_losses().cpu().numpy()
+
+
+@cached(
+    "token losses after a swap",
+    2,
+    subject="model",
+    chunk="text",
+    block="block",
+    module="in the FFN's place",
+    helpers=("streams",),
+)
+def _swapped(
+    subject: Subject, chunk: Windows, block: int, module: nn.Module, streams: Streams
+) -> np.ndarray:
+    """Losses with `module` in the place of a block's FFN, [n, predictions]."""
+    entering = streams.entering(block)
+    with resume(subject, block, entering), swap(subject.blocks[block], module):
+        return token_losses(subject, chunk.tokens).cpu().numpy()

@@ -1,0 +1,252 @@
+"""Train a small decoder language model: the loop behind data/models, decoders and mixers."""
+
+import contextlib
+import math
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import ByteLevelBPETokenizer
+from torch import nn
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, get_scheduler
+
+from lib.errors import InputError
+from lib.files import whole
+from lib.keys import settings
+from lib.text.windows import Windows
+
+State = dict[str, torch.Tensor]  # see _state
+ADAM = ("step", "exp_avg", "exp_avg_sq")
+"""what Adam knows of each parameter; a fused one counts its steps where the parameter lies"""
+
+
+def train_tokenizer(documents: list[str], vocab_size: int = 4096) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer."""
+    bpe = ByteLevelBPETokenizer()
+    end = "<|endoftext|>"
+    bpe.train_from_iterator(documents, vocab_size, special_tokens=[end], show_progress=False)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token=end, bos_token=end)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: AdamW, a linear warm-up, then cosine to a tenth of the peak rate, or,
+    with `decay`, the peak until the last `decay` steps, which go to 0 (WSD)."""
+
+    steps: int = 1500
+    batch: int = 16
+    """windows a step"""
+    lr: float = 2e-3
+    warmup: int = 100
+    """steps"""
+    decay: int | None = None
+    """steps"""
+    weight_decay: float = 0.1
+    """on matrices"""
+    seed: int = 42
+    """of the order of the windows"""
+    beta2: float = 0.95
+    """of AdamW's second moment"""
+    ffn_from: int = 0
+    """step from which FFNs (parameters under an `mlp`) learn; before it they stay as they start"""
+    bfloat16: bool = False
+    """matrix products in bfloat16, the weights in float32"""
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """The training in words, for keys."""
+        return settings(
+            self,
+            steps="steps",
+            batch="windows a step",
+            lr="rate",
+            warmup="steps of warm-up",
+            decay="last steps, in which the rate falls to 0",
+            weight_decay="weight decay",
+            seed="order of the text",
+            beta2="beta 2",
+            ffn_from="first step at which FFNs learn",
+            bfloat16="products in bfloat16",
+        )
+
+
+@torch.enable_grad()
+def train(
+    model: PreTrainedModel,
+    data: Windows,
+    recipe: Recipe,
+    *,
+    look: Callable[[int, Callable[[], State]], None] | None = None,
+    at: Collection[int] = (),
+    begin: State | None = None,
+    checkpoints: Path | None = None,
+    every: int = 500,
+    compiled: bool = False,
+) -> list[float]:
+    """Train `model` in place and return each step's loss in nats. No window is read again before
+    all others are. Same seed, same machine, same weights (of a model without dropout).
+
+    `look(step, state)` is called before the first (0) and after each step in `at`, with the model
+    in eval mode; it must not change it. `begin`: a `state()` of an earlier run to go on from, to
+    the last bit. `checkpoints`: a folder that gets such a state after each `every` steps; a
+    training goes on from the last whole one, and the folder goes when it is done. `compiled`: a
+    Llama's layers and the loss go through torch.compile, which rounds otherwise and needs a C++
+    compiler. Under `accelerate launch` every process reads its share of a batch.
+    """
+    # autocast stands around the forward pass below, so that `look` reads in float32
+    accelerator = Accelerator(mixed_precision="no")
+    plain = adamw(model.parameters(), recipe)
+    rate = _rate(plain, recipe)
+    wrapped, optimizer = accelerator.prepare(model, plain)
+    loss_of = next_token_loss
+    forwards: dict[nn.Module, Callable] = {}
+    if compiled:
+        loss_of = torch.compile(next_token_loss)
+        # Each width of an FFN is built once; the default gives up after eight.
+        forwards = {
+            layer: torch.compile(layer.forward, recompile_limit=256) for layer in model.model.layers
+        }
+    begin = _newest(checkpoints) or begin
+    losses = _restore(begin, model, plain) if begin else []
+    order = _order(len(data), recipe)
+    of_process = slice(accelerator.process_index, None, accelerator.num_processes)
+    ffns = [p for name, p in model.named_parameters() if ".mlp." in name]
+    bar = tqdm(range(len(losses), recipe.steps + 1), desc="training", delay=2, leave=False)
+    for step in bar:
+        if look and step in at:
+            model.eval()
+            look(step, lambda: _state(model, plain, losses))
+        if step == recipe.steps:
+            break
+        if checkpoints and step % every == 0 and step and accelerator.is_main_process:
+            with whole(checkpoints / f"{step:08d}.safetensors") as part:
+                save_file(_state(model, plain, losses), part)
+        wrapped.train()
+        chosen = order[step * recipe.batch : (step + 1) * recipe.batch][of_process]
+        tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
+        rounded = torch.autocast(tokens.device.type, torch.bfloat16, enabled=recipe.bfloat16)
+        with rounded, _placed(forwards):
+            logits = wrapped(tokens, use_cache=False).logits
+        loss = loss_of(logits, tokens)
+        for group in plain.param_groups:
+            group["lr"] = recipe.lr * rate(step)
+        optimizer.zero_grad(set_to_none=True)
+        accelerator.backward(loss)
+        if step < recipe.ffn_from:  # FFNs do not learn yet
+            for p in ffns:
+                p.grad = None
+        accelerator.clip_grad_norm_(wrapped.parameters(), 1.0)
+        optimizer.step()
+        losses.append(accelerator.reduce(loss.detach(), "mean").item())
+        if step % 20 == 0:
+            tokens_a_step = recipe.batch * data.tokens.shape[1]
+            speed = f"{(bar.format_dict['rate'] or 0) * tokens_a_step:,.0f}"
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_second=speed, refresh=False)
+    if losses and not math.isfinite(losses[-1]):
+        raise InputError(f"the training diverged at rate {recipe.lr}: give a smaller one.")
+    model.eval()
+    if checkpoints and accelerator.is_main_process:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    return losses
+
+
+def adamw(
+    parameters: Iterable[nn.Parameter], recipe: Recipe, of_matrix: int = 2
+) -> torch.optim.AdamW:
+    """AdamW that decays matrices alone: what has `of_matrix` dimensions or more."""
+    parameters = list(parameters)
+    matrices = [p for p in parameters if p.dim() >= of_matrix]
+    vectors = [p for p in parameters if p.dim() < of_matrix]
+    groups = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, recipe.beta2), fused=True)
+
+
+def _rate(optimizer: torch.optim.Optimizer, recipe: Recipe) -> Callable[[int], float]:
+    """The learning rate at a step as a share of its peak: the function inside transformers'
+    schedule, which has no state and so needs no checkpoint."""
+    if recipe.decay is None:
+        kind, options = "cosine_with_min_lr", {"min_lr_rate": 0.1}
+    else:
+        kind = "warmup_stable_decay"
+        options = {"num_decay_steps": recipe.decay, "decay_type": "linear"}
+    schedule = get_scheduler(
+        kind, optimizer, recipe.warmup, recipe.steps, scheduler_specific_kwargs=options
+    )
+    return schedule.lr_lambdas[0]
+
+
+def _order(n_windows: int, recipe: Recipe) -> torch.Tensor:
+    """Every window once, then all again in another order, as long as there are steps."""
+    generator = torch.Generator().manual_seed(recipe.seed)
+    n_epochs = math.ceil(recipe.steps * recipe.batch / n_windows)
+    return torch.cat([torch.randperm(n_windows, generator=generator) for _ in range(n_epochs)])
+
+
+def worth_compiling(steps: int) -> bool:
+    """Whether a training is long enough for half a minute of torch.compile, and g++ is there; it is
+    given the path of torch's headers and fails where that has a space or an umlaut."""
+    plain = re.fullmatch(r"[!-~]+", torch.__file__) is not None
+    return steps >= 500 and shutil.which("g++") is not None and plain
+
+
+def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The mean loss in nats of predicting each next token of a batch."""
+    return cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+@contextlib.contextmanager
+def _placed(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
+    """While open, these modules have these forward passes; then their own again."""
+    try:
+        for module, forward in forwards.items():
+            module.forward = forward
+        yield
+    finally:
+        for module in forwards:
+            vars(module).pop("forward", None)
+
+
+def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: list) -> State:
+    """All that a training needs to go on: weights, Adam's state, the losses so far."""
+    found = {"losses": torch.tensor(losses, dtype=torch.float64)}
+    for name, p in model.named_parameters():
+        found[f"weight.{name}"] = p.detach().cpu().clone()
+        for key, value in optimizer.state[p].items():  # empty until a parameter learns
+            found[f"{key}.{name}"] = value.cpu().clone()
+    return found
+
+
+def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Put a state back into a model and its optimizer; its losses. A parameter that the state
+    does not hold stays as it is: FFNs that have not begun to learn."""
+    losses = torch.as_tensor(state["losses"]).tolist()
+    for name, p in model.named_parameters():
+        if f"weight.{name}" not in state:
+            continue
+        p.data.copy_(torch.as_tensor(state[f"weight.{name}"]))
+        for key in ADAM:
+            if f"{key}.{name}" in state:
+                kept = torch.as_tensor(state[f"{key}.{name}"])
+                optimizer.state[p][key] = kept.to(p.device, copy=True)
+    return losses
+
+
+def _newest(folder: Path | None) -> State | None:
+    """The last checkpoint of a folder that is whole; what is cut short is removed."""
+    for path in sorted(folder.glob("*.safetensors"), reverse=True) if folder else ():
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError):
+            path.unlink(missing_ok=True)
+    return None
