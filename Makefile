@@ -32,6 +32,7 @@ test: $(READY) lint  ## lint, tests, and every notebook at the smoke profile
 lint: $(READY)
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check lib tests
+	$(BIN)/mypy
 
 lab: $(READY)  ## JupyterLab
 	$(BIN)/jupyter lab notebooks

@@ -12,8 +12,8 @@ build on one another; an import only ever points up this list, or to the left in
     linear/ affine moments products descent regression rank: maps and how well they fit
     swap/ healing losses sweep expected: what something else in an FFN's place costs
     gating/ gates sparse tokens routing: where the FFN is needed; routed and sparse FFNs
-    training/ decoder loop mixers parallel widths: what is trained here, and the loop
-    training/ batched replacements finetune runs softgates mixer_study study: many at once; studies
+    training/ decoder loop mixers parallel widths: what is trained here, and by which loop
+    training/ replacements study batched finetune mixer_study runs decoder_study softgates: studies
     report page cli: one run; what its page shows of it; the command line
     old: what notebooks of the fourth edition ask for
 """

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from lib.errors import InputError
-from lib.files import cache_folder, whole
+from lib.files import atomic_write, cache_folder
 from lib.keys import PLAIN, describe, digest, seal
 
 OUTLINE = "outline"
@@ -139,7 +139,7 @@ def cached(name: str, version: int, helpers: Sequence[str] = (), **names: str) -
                     return found
                 return store(key, name, functools.partial(function, *args, **kwargs))
 
-        call.key, call.version = key_of, f"{name} {version}"
+        call.__dict__.update(key=key_of, version=f"{name} {version}")
         return call
 
     return decorate
@@ -184,8 +184,8 @@ def store(key: Key | None, name: str, compute: Callable[[], object]):
         arrays = pack(compute())
     if key is not None:
         arrays[USED] = np.array(json.dumps(used))
-        with whole(_path(key)) as part, open(part, "wb") as file:
-            np.savez(file, **arrays)
+        with atomic_write(_path(key)) as part, open(part, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
     return sealed(unpack(arrays), key and f"{key.name} {key.digest}")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lib.errors import InputError, unknown
-from lib.files import ROOT, whole
+from lib.files import ROOT, atomic_write
 from lib.models.names import PROFILES, check_model, label
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -156,9 +156,9 @@ def one(path: str, parameters: dict) -> None:
     # A page of its own: titled, and without scripts that it does not need.
     exporter = HTMLExporter(exclude_input_prompt=True, require_js_url="", mermaid_js_url="")
     body, _ = exporter.from_notebook_node(done, {"metadata": {"name": name}})
-    with whole(target.with_suffix(".html")) as page:
+    with atomic_write(target.with_suffix(".html")) as page:
         page.write_text(body, encoding="utf-8")
-    with whole(target) as finished:
+    with atomic_write(target) as finished:
         nbformat.write(done, finished)
     target.with_suffix(".failed.ipynb").unlink(missing_ok=True)
     tell(f"done in {time.time() - began:.0f} s")
@@ -237,7 +237,7 @@ def write_index(folder: Path) -> None:
         f"<h1>The Nonlinearity Budget</h1><p>{folder.name}: {len(rows)} finished</p>"
         f"<ol style='list-style: none'>{''.join(rows)}</ol>"
     )
-    with whole(folder / "index.html") as part:
+    with atomic_write(folder / "index.html") as part:
         part.write_text(page, encoding="utf-8")
 
 
@@ -403,7 +403,9 @@ def run_snakemake(command: list[str]) -> int:
 
 def main() -> None:
     what = sys.argv[1] if len(sys.argv) > 1 else "report"
-    sys.stdout.reconfigure(errors="backslashreplace")  # a locale may not have every sign
+    sys.stdout.reconfigure(  # type: ignore[union-attr]
+        errors="backslashreplace"
+    )  # a locale may not have every sign
     if what == "one":
         return one(sys.argv[2], json.loads(sys.argv[3]))
     names = ("profile", "model", "corpus", "seed", "paper")

@@ -1,6 +1,7 @@
 """The one exception raised for bad input."""
 
 import difflib
+from collections.abc import Sequence
 
 
 class InputError(ValueError):
@@ -11,7 +12,7 @@ class InputError(ValueError):
         return [f"{type(self).__name__}: {self}"]
 
 
-def unknown(kind: str, name: object, known: list[str]) -> InputError:
+def unknown(kind: str, name: object, known: Sequence[str]) -> InputError:
     """The error for a name that is not in a list, with the nearest known one."""
     shown = name if not isinstance(name, str) or len(name) <= 100 else f"{name[:80]}…"
     near = difflib.get_close_matches(str(name)[:100].lower(), [k.lower() for k in known], n=1)

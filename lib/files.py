@@ -17,7 +17,7 @@ DATA = ROOT / "data"
 
 
 @contextlib.contextmanager
-def whole(target: Path) -> Iterator[Path]:
+def atomic_write(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target` (a file or folder), which takes the final name only if
     the body ends without an error. Raises InputError where nothing can be written."""
     part = target.parent / f".{secrets.token_hex(4)}.part"

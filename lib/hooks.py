@@ -96,7 +96,8 @@ def forward(
                 f"block {i} of {subject.name}: the FFN's input or output is not finite; load the "
                 "model in float32 or check its weights."
             )
-        on_ffn(i, x[:, first:], y[:, first:])  # [batch, position, d_model]
+        if on_ffn is not None:
+            on_ffn(i, x[:, first:], y[:, first:])  # [batch, position, d_model]
 
     def enough(*_) -> None:
         raise _Enough
@@ -175,7 +176,7 @@ def capture(
 
     For statistics of a whole model use lib.linear.moments, which needs no rows.
     """
-    rows = {i: ([], []) for i in blocks}
+    rows: dict[int, tuple[list, list]] = {i: ([], []) for i in blocks}
 
     def keep(i: int, x: torch.Tensor, y: torch.Tensor) -> None:
         for side, value in zip(rows[i], (x, y)):
@@ -196,11 +197,12 @@ class Rows:
         """What the rows are of, for keys."""
         model = self.subject.provenance
         texts = {"fit text": self.fit.provenance, "test text": self.test.provenance}
-        return model and {"model": model} | texts
+        return {"model": model} | texts if model else None
 
     @cached_property
     def _all(self) -> tuple[dict, dict]:
-        return tuple(capture(self.subject, w, self.blocks) for w in (self.fit, self.test))
+        fit, test = (capture(self.subject, w, self.blocks) for w in (self.fit, self.test))
+        return fit, test
 
     def __getitem__(self, block: int) -> tuple[torch.Tensor, ...]:
         """x [n, d], y [n, d] of the fit text; x [m, seq_len, d], y [m, seq_len, d] of the test."""
@@ -214,7 +216,7 @@ def capture_residual(
 ) -> dict[int, torch.Tensor]:
     """The residual stream that enters each of `blocks`: {block: [n, seq_len, d_model]}, on the
     CPU."""
-    kept = {i: [] for i in blocks}
+    kept: dict[int, list] = {i: [] for i in blocks}
 
     def keep(index: int, hidden: torch.Tensor) -> None:
         kept[index].append(hidden.to("cpu", copy=True))
@@ -223,7 +225,7 @@ def capture_residual(
     return {i: torch.cat(parts) for i, parts in kept.items()}
 
 
-class StandIn(nn.Module):
+class FFNReplacement(nn.Module):
     """`module` in the place of `ffn`, which stays on a start token and wherever the module says so
     by a method `massive` (lib.linear.affine)."""
 
@@ -244,7 +246,7 @@ class StandIn(nn.Module):
         return y
 
 
-def check_stand_in(block: Block, module: nn.Module) -> None:
+def check_replacement(block: Block, module: nn.Module) -> None:
     """Raise InputError unless `module` maps the FFN's shape to itself. The module is moved to the
     block's device and put into eval mode."""
     if module is block.ffn:
@@ -272,12 +274,12 @@ def swap(block: Block, module: nn.Module) -> Iterator[None]:
     a model whose windows begin with a start token, and where the module says `massive`. Raises
     InputError if `module` does not map the FFN's shape to itself.
     """
-    check_stand_in(block, module)
+    check_replacement(block, module)
     original = block.ffn
     placed = module
     keeps_some = block.n_start > 0 or hasattr(module, "massive")
     if keeps_some and module is not original:
-        placed = StandIn(original, module, block.n_start)
+        placed = FFNReplacement(original, module, block.n_start)
     setattr(block.layer, block.ffn_name, placed)
     try:
         yield

@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from lib.cache import COST, Key, keyed, load, store
 from lib.errors import InputError
-from lib.files import DATA, whole
+from lib.files import DATA, atomic_write
 
 MEASURED = DATA / "measured"
 WRITERS = ("NONLINEARITY_TRAIN", "NONLINEARITY_RENDER")
@@ -108,8 +108,8 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
                 table = function(*args, **kwargs)
             return keep(table, time.process_time() - began, *args, **kwargs)
 
-        call.key, call.found, call.keep = key_of, found, keep
-        call.version = f"{family} {version}"
+        version_of_it = f"{family} {version}"
+        call.__dict__.update(key=key_of, found=found, keep=keep, version=version_of_it)
         return call
 
     return decorate
@@ -192,7 +192,7 @@ def _read(family: str, when: int) -> pd.DataFrame:
         )
     if shown.returncode == 0:
         print(f"{path.name} is damaged: it is restored from git.")
-        with whole(path) as part:
+        with atomic_write(path) as part:
             part.write_text(shown.stdout, encoding="utf-8")
         return parsed(shown.stdout)
     path.replace(path.with_suffix(".damaged"))
@@ -249,7 +249,7 @@ def joined(before: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 def write(family: str, rows: pd.DataFrame) -> None:
     """Write a family's file anew."""
-    with whole(path_of(family)) as part:
+    with atomic_write(path_of(family)) as part:
         rows.to_csv(part, index=False, float_format="%.9g", lineterminator="\n")
 
 

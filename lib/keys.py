@@ -46,11 +46,11 @@ def describe(value) -> str | dict | None:
     if hasattr(value, "provenance"):
         return value.provenance
     if isinstance(value, Mapping):
-        parts = {k: in_one(v) for k, v in value.items()}
-        return None if None in parts.values() else "; ".join(f"{k}: {v}" for k, v in parts.items())
+        named = {k: in_one(v) for k, v in value.items()}
+        return None if None in named.values() else "; ".join(f"{k}: {v}" for k, v in named.items())
     if isinstance(value, Sequence):
         parts = [in_one(v) for v in value]
-        return None if None in parts else f"({', '.join(parts)})"
+        return None if None in parts else f"({', '.join(map(str, parts))})"
     return None
 
 
@@ -62,7 +62,7 @@ class InPlaces(dict):
         """In words; blocks in whose places alike things stand are said together."""
         alike: dict[str, list[int]] = {}
         for b, module in self.items():
-            words = describe(module)
+            words = in_one(module)
             if words is None:
                 return None
             alike.setdefault(re.sub(rf"\bblock {b}\b", "its block", words), []).append(b)
@@ -93,7 +93,7 @@ def settings(config, **names: str) -> dict[str, str]:
     its default is left out, so that a new field with a default changes no key."""
     usual = {f.name: f.default for f in fields(config)}
     given = {field: getattr(config, field) for field in names}
-    return {names[f]: in_one(v) for f, v in given.items() if v != usual[f]}
+    return {names[f]: str(in_one(v)) for f, v in given.items() if v != usual[f]}
 
 
 def digest(words: str) -> str:
@@ -117,9 +117,9 @@ def seal(module: nn.Module, words: str | None) -> nn.Module:
 def compose(module: nn.Module, *parts) -> None:
     """Give a module the words of what it is made of, a module's or plain ones; none if a part has
     none."""
-    words = [describe(part) for part in parts]
+    words = [in_one(part) for part in parts]
     mark = None if None in words else fingerprint(module)
-    module.__dict__.update(_words=mark and " ".join(words), _as_sealed=mark)
+    module.__dict__.update(_words=mark and " ".join(map(str, words)), _as_sealed=mark)
 
 
 def words_of(module: nn.Module) -> str | None:

@@ -21,19 +21,19 @@ from IPython.display import HTML, Image, Markdown, display, update_display
 
 from lib import plots, report
 from lib.errors import InputError, unknown
-from lib.files import whole
+from lib.files import atomic_write
 
 # ruff: noqa: F401
 from lib.gating.gates import (
     KINDS,
-    Masked,
+    FixedRouter,
     Routed,
     auc_by_document,
     choose_gate,
     fit_gate,
     fit_gates,
-    measure_needs,
-    needless,
+    linear_suffices,
+    loss_increases,
     split_gate_text,
 )
 from lib.gating.tokens import (
@@ -42,9 +42,9 @@ from lib.gating.tokens import (
     by_type,
     features,
     features_of_author,
-    lookup,
     often,
     raw_embedding,
+    smoothed_token_mean,
     token_and_context,
     token_kinds,
 )
@@ -54,7 +54,7 @@ from lib.linear.affine import AffineMap, svd_ridge
 from lib.linear.descent import CHECKS, closed_form
 from lib.linear.moments import Moments
 from lib.linear.products import build, conjunction_index, fit_probe, n_params
-from lib.linear.rank import cut_maps, effective_rank, median_feature_r2, rank_gains, rank_r2
+from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_k_maps, rank_r2
 from lib.linear.regression import (
     MASSIVE,
     Fits,
@@ -105,13 +105,23 @@ from lib.text.grammar import STORIES, entropy, write
 from lib.text.ngram import KneserNey
 from lib.text.windows import Windows, cut_windows
 from lib.training.decoder import build_decoder
-from lib.training.finetune import Arm, centre_out, fine_tune
-from lib.training.mixer_study import cut_mixer_lab, open_mixer_lab
+from lib.training.decoder_study import decoder_study as open_lab
+from lib.training.decoder_study import scatter, train_all
+from lib.training.finetune import FinetuneConfig, centre_out, fine_tune
+from lib.training.mixer_study import cut_mixer_study as cut_mixer_lab
+from lib.training.mixer_study import mixer_study as open_mixer_lab
 from lib.training.mixers import MODELS, composed, matched_width
 from lib.training.replacements import narrowed, unit_columns
-from lib.training.softgates import Gating, train_gates
-from lib.training.study import open_lab, scatter, train_all
-from lib.training.widths import grouped, importance, placed, placement, share_moved, shuffled, taper
+from lib.training.softgates import SoftGateConfig, train_gates
+from lib.training.widths import (
+    ffn_layers,
+    ffn_widths,
+    grouped,
+    importance,
+    share_moved,
+    shuffled,
+    taper,
+)
 
 SECOND = "gemma-3-270m"
 """the second model whose tables the committed reports show beside the default's"""
@@ -487,7 +497,7 @@ class Run(report.Run):
 
     def table(self, table: pd.DataFrame, name: str, show: bool = True, digits: int = 3) -> None:
         """Keep a table as <name>.csv among the results, and show it."""
-        with whole(self.folder / f"{name}.csv") as part:
+        with atomic_write(self.folder / f"{name}.csv") as part:
             table.to_csv(part, index=False, float_format="%.5g", lineterminator="\n")
         if show:
             show_table(table, digits)
@@ -505,7 +515,7 @@ class Run(report.Run):
             if shown
             else report.ROOT / "runs" / "figures" / self.folder.parent.name
         )
-        with whole(home / name) as part:
+        with atomic_write(home / name) as part:
             plots.plain_names(figure, self.model, self.corpus)
             figure.savefig(part, format="png", dpi=160)
             png = part.read_bytes()
@@ -587,7 +597,7 @@ class Run(report.Run):
         text = " ".join(" ".join(s.split()) for s in sentences)
         update_display(Markdown(f"> **The answer.** {text}"), display_id="answer")
         lines = {"notebook": self.notebook, "answer": text, "figure": self.main_figure}
-        with whole(self.folder / "answer.json") as part:
+        with atomic_write(self.folder / "answer.json") as part:
             part.write_text(
                 json.dumps(lines, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
             )

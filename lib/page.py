@@ -42,10 +42,11 @@ def found_in(folder: Path) -> dict[str, Contrast]:
         ends = [row.get(column) for column in (name, f"{name} low", f"{name} high")]
         return None if pd.isna(ends[0]) else Interval(*map(float, ends))
 
-    return {
-        row["id"]: Contrast(*(part(row, name) for name in Contrast._fields))
-        for _, row in pd.read_csv(path).iterrows()
-    }
+    found = {}
+    for _, row in pd.read_csv(path).iterrows():
+        value = part(row, "value") or Interval(*[float("nan")] * 3)
+        found[row["id"]] = Contrast(value, part(row, "against"), part(row, "difference"))
+    return found
 
 
 def claims_table(notebook: str, model: str, folder: Path, is_committed: bool) -> str:

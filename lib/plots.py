@@ -56,7 +56,7 @@ def block_axis(ax: plt.Axes, n_blocks: int) -> None:
     ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True, nbins=10))
 
 
-def profile(
+def depth_line(
     ax: plt.Axes,
     values: Sequence,
     label: str,

@@ -21,7 +21,7 @@ from IPython.display import Image, Markdown, display
 from lib import kept, paper, plots
 from lib.cache import COST
 from lib.errors import InputError, unknown
-from lib.files import DATA, ROOT, whole
+from lib.files import DATA, ROOT, atomic_write
 from lib.models.blocks import Subject
 from lib.models.loading import load_subject
 from lib.models.names import COMMITTED, PROFILES, check_model, label, tiny_models
@@ -132,7 +132,7 @@ class Run:
 
     def keep(self, table: pd.DataFrame, name: str) -> pd.DataFrame:
         """Keep a tidy table as <name>.csv among this run's results; the same table comes back."""
-        with whole(self.folder / f"{name}.csv") as part:
+        with atomic_write(self.folder / f"{name}.csv") as part:
             table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
         table.attrs["name"] = name
         return table
@@ -166,7 +166,7 @@ class Run:
         figure.savefig(png, format="png", dpi=160)
         plt.close(figure)
         path = self.figure_path(what)
-        with whole(path) as part:
+        with atomic_write(path) as part:
             part.write_bytes(png.getvalue())
         width = round(figure.get_size_inches()[0] * 80)
         return Image(png.getvalue(), width=width, alt=alt)
@@ -231,7 +231,7 @@ class Run:
             "core-minutes of what was computed": round(COST.seconds / 60, 1),
             "seconds of this run": round(time.time() - self.began),
         }
-        with whole(self.folder / "provenance.json") as part:
+        with atomic_write(self.folder / "provenance.json") as part:
             part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         display(Markdown("*" + " · ".join(f"{k} {v}" for k, v in facts.items()) + "*"))
 

@@ -158,10 +158,11 @@ def intervals(
     over the units (Bonferroni) unless said otherwise."""
     level = 1 - 0.05 / len(top) if joint else 0.95
     document = np.arange(top.shape[1])
-    return [
-        interval(lambda w, t=t, b=b: of((w @ t) / (w @ b)), document, level)
-        for t, b in zip(top, bottom)
-    ]
+
+    def of_unit(t: np.ndarray, b: np.ndarray) -> Statistic:
+        return lambda w: of((w @ t) / (w @ b))
+
+    return [interval(of_unit(t, b), document, level) for t, b in zip(top, bottom)]
 
 
 def sums(values: np.ndarray, document: np.ndarray) -> np.ndarray:
@@ -185,13 +186,13 @@ def spread(n: int, k: int | None) -> list[int]:
     return sorted(set(places.tolist()))
 
 
-def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
+def over_seeds(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Interval:
     """Mean of one value a seed (paired differences, where two things are compared), t-interval."""
-    values = np.asarray(values, float)
-    value, n = float(values.mean()), len(values)
-    if n < 2 or not values.std() > 0:
+    of_seed = np.asarray(values, float)
+    value, n = float(of_seed.mean()), len(of_seed)
+    if n < 2 or not of_seed.std() > 0:
         return Interval(value, np.nan, np.nan)
-    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)
+    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * of_seed.std(ddof=1) / np.sqrt(n)
     return Interval(value, value - half, value + half)
 
 
@@ -257,7 +258,7 @@ def paired_correlations(
         values = [scipy.stats.rankdata(side, axis=1) for side in values]
 
     def weighted(side: np.ndarray) -> Statistic:
-        return lambda w: np.array([_weighted_correlation(*side, row) for row in w])
+        return lambda w: np.array([_weighted_correlation(side[0], side[1], row) for row in w])
 
     difference = interval(
         lambda w: weighted(values[0])(w) - weighted(values[1])(w),
@@ -280,8 +281,8 @@ def rank_correlations(signals: pd.DataFrame, outcome: str, against: str) -> pd.D
         )
     rows = []
     for name in signals.columns.drop(outcome):
-        pair = [(signals[column], signals[outcome]) for column in (name, against)]
-        here, there, difference = paired_correlations(*pair, ranks=True)
+        one, other = ((signals[column], signals[outcome]) for column in (name, against))
+        here, there, difference = paired_correlations(one, other, ranks=True)
         if name == against:
             difference = Interval(0.0, 0.0, 0.0)
         if abs(here.value) > 1 - 1e-9:  # a perfect order says nothing of its scatter

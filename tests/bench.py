@@ -21,7 +21,7 @@ from lib.swap.sweep import next_token_losses, token_losses, token_sweep
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.decoder import Shape, build_decoder, flops_per_token
-from lib.training.loop import Recipe, train
+from lib.training.loop import TrainConfig, train
 
 TOKENS = 2_048
 
@@ -64,16 +64,16 @@ def main() -> None:
         os.environ.pop("NONLINEARITY_CACHE")
         if kept:
             os.environ["NONLINEARITY_CACHE"] = kept
-    one_pass = whole * len(few) / len(windows)
-    a_swap = (swept - one_pass) / len(maps)
+    steps_per_epoch = whole * len(few) / len(windows)
+    a_swap = (swept - steps_per_epoch) / len(maps)
     n = len(subject)  # what all of them would take
-    in_passes = (one_pass + n * a_swap) / ((n + 1) * one_pass)
+    in_passes = (steps_per_epoch + n * a_swap) / ((n + 1) * steps_per_epoch)
     print(f"sweep: {in_passes:.2f} of evaluating the whole network once a block")
 
     model = load_subject("tiny-gpt2").model.requires_grad_(True)
     data = cut_windows(text.fit, load_subject("tiny-gpt2").tokenizer, 128)
     steps, n = 12, sum(p.numel() for p in model.parameters() if p.dim() >= 2)
-    taken = seconds(lambda: train(model, data, Recipe(steps)))
+    taken = seconds(lambda: train(model, data, TrainConfig(steps)))
     layers, width, length = 6, 128, 128
     tokens = 16 * length
     flops = 6 * n * tokens + 12 * layers * width * length * tokens  # tied head counted once, in n
@@ -96,10 +96,10 @@ def decoder(best: float) -> None:
     tokens = torch.randint(512, (steps * batch, 64))
     data = Windows(tokens, torch.zeros(len(tokens)).numpy(), "random tokens")
     ours = build_decoder([128] * 12, Shape(48, 3, 512, 64))
-    taken = seconds(lambda: train(ours, data, Recipe(steps, batch, warmup=1)))
+    taken = seconds(lambda: train(ours, data, TrainConfig(steps, batch, warmup=1)))
     # The kernels are built before the clock runs.
-    train(ours, data, Recipe(2, batch, warmup=1), compiled=True)
-    built = seconds(lambda: train(ours, data, Recipe(steps, batch, warmup=1), compiled=True))
+    train(ours, data, TrainConfig(2, batch, warmup=1), compiled=True)
+    built = seconds(lambda: train(ours, data, TrainConfig(steps, batch, warmup=1), compiled=True))
     config = LlamaConfig(**shape, intermediate_size=128, num_attention_heads=3)
     rows = [{"input_ids": t, "labels": t} for t in tokens]
     with tempfile.TemporaryDirectory() as folder:

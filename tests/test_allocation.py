@@ -8,10 +8,10 @@ from lib.old import published
 from lib.training.widths import (
     PLACES,
     SCHEDULES,
+    ffn_layers,
+    ffn_widths,
     grouped,
     importance,
-    placed,
-    placement,
     share_moved,
     shuffled,
     taper,
@@ -21,10 +21,10 @@ RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 def test_the_papers_example_fixes_the_middle():
-    assert [layer + 1 for layer in placed(12, 0.3, "middle")] == [6, 7, 8]
-    assert placed(40, 0.7, "middle") == [*range(6, 34)]
-    assert placed(12, 0.5, "evenly") == [1, 3, 5, 7, 9, 11]
-    assert placed(12, 0.25, "ends") == [0, 1, 11]
+    assert [layer + 1 for layer in ffn_layers(12, 0.3, "middle")] == [6, 7, 8]
+    assert ffn_layers(40, 0.7, "middle") == [*range(6, 34)]
+    assert ffn_layers(12, 0.5, "evenly") == [1, 3, 5, 7, 9, 11]
+    assert ffn_layers(12, 0.25, "ends") == [0, 1, 11]
 
 
 def test_fourteen_of_sixteen_widths_of_table_4():
@@ -32,7 +32,7 @@ def test_fourteen_of_sixteen_widths_of_table_4():
     sizes = {"285m-12layer": (12, 4480), "570m-24layer": (24, 4480), "570m-40layer": (40, 3472)}
     sizes |= {"1.2b-40layer": (40, 5040)}
     off = [
-        max(placement(*sizes[row.subject], float(row.ratio), "first")) - row.value
+        max(ffn_widths(*sizes[row.subject], float(row.ratio), "first")) - row.value
         for row in published("ikeda", table="Table 4", metric="d_ff").itertuples()
     ]
     assert len(off) == 16 and sorted(off) == [-1, -1] + [0] * 14
@@ -43,12 +43,12 @@ def test_fourteen_of_sixteen_widths_of_table_4():
 def test_placements_keep_the_parameters(place, n_layers):
     d, d_ff = 64, 176
     for ratio in RATIOS:
-        widths = placement(n_layers, d_ff, ratio, place)
+        widths = ffn_widths(n_layers, d_ff, ratio, place)
         n = sum(w > 0 for w in widths)
-        assert n == len(placed(n_layers, ratio, place)) == int(n_layers * ratio + 1e-9)
+        assert n == len(ffn_layers(n_layers, ratio, place)) == int(n_layers * ratio + 1e-9)
         more = 3 * d * sum(widths) + d * n - (3 * d * d_ff + d) * n_layers
         assert 0 <= more < 3 * d * n  # never below, by less than a unit in each
-    alone = placement(n_layers, d_ff, 0.5, place, expand=False)
+    alone = ffn_widths(n_layers, d_ff, 0.5, place, expand=False)
     assert {*alone} == {0, d_ff}
 
 
@@ -99,9 +99,9 @@ def test_one_unlucky_baseline_alone_gives_the_papers_ranges():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: placed(6, 0.1, "first"), "at least 0.167"),
-        (lambda: placed(13, 0.5, "middle"), "give 12 or 14"),
-        (lambda: placed(12, 0.5, "top"), "unknown place 'top'"),
+        (lambda: ffn_layers(6, 0.1, "first"), "at least 0.167"),
+        (lambda: ffn_layers(13, 0.5, "middle"), "give 12 or 14"),
+        (lambda: ffn_layers(12, 0.5, "top"), "unknown place 'top'"),
         (lambda: taper(12, 128, 1.5, 0.6, "cosine", 2), "an end of 0.5"),
         (lambda: taper(12, 128, 1.2, 0.8, "cosine", 16), "a start of 1.25"),
         (lambda: taper(12, 2730, 1.5, 0.5, "cosine"), "d_ff = 2736"),

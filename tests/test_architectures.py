@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lib.errors import InputError
-from lib.gating.gates import Routed, measure_needs
+from lib.gating.gates import Routed, loss_increases
 from lib.gating.routing import learn_errors, random_scores, refit, routed, shrunk_fit, sweep
 from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear.affine import constant
@@ -19,7 +19,7 @@ from lib.swap.expected import expected_added_loss
 from lib.swap.healing import heal
 from lib.swap.sweep import token_losses, token_sweep
 from lib.text.windows import Windows, cut_windows
-from lib.training.replacements import first_maps, stand_in
+from lib.training.replacements import first_maps, replacement_for
 
 USUAL = dict(
     vocab_size=99,
@@ -109,9 +109,9 @@ def test_an_ffn_that_is_no_module_of_its_own_is_refused(kind):
 def same_maps(subject, windows) -> bool:
     """Whether maps fitted in one walk are those of the model with each put in before the next."""
     walked = first_maps(subject, windows, (0, 2), "map")
-    first = stand_in(subject, windows, 0, "map")
+    first = replacement_for(subject, windows, 0, "map")
     with swap(subject.blocks[0], first):
-        second = stand_in(subject, windows, 2, "map")
+        second = replacement_for(subject, windows, 2, "map")
     pairs = [(walked[0], first), (walked[2], second)]
     x = torch.randn(50, subject.d_model, generator=torch.Generator().manual_seed(0))
     return all(torch.allclose(a(x), b(x), atol=1e-3 * b(x).abs().max()) for a, b in pairs)
@@ -198,7 +198,7 @@ def test_the_start_position_is_neither_fitted_nor_swapped(starting):
 def test_routers_leave_the_start_token_alone(starting):
     subject, windows = starting
     maps = fit_maps(subject, windows).plain
-    needs = measure_needs(subject, windows, maps)
+    needs = loss_increases(subject, windows, maps)
     assert needs.x[1].shape[:2] == needs.need[1].shape == (len(windows), 22)
     assert (needs.token == windows.tokens[:, 1:-1].numpy()).all()
     errors = learn_errors(subject, windows, maps)

@@ -42,7 +42,7 @@ from lib.swap.sweep import token_sweep
 from lib.text.corpora import check_corpus, load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.decoder import Shape, build_decoder
-from lib.training.loop import Recipe, train
+from lib.training.loop import TrainConfig, train
 
 
 @pytest.fixture
@@ -421,7 +421,7 @@ def test_a_training_that_diverges_is_not_kept(refused, test):
     model = build_decoder([8, 8], shape)
     model.lm_head.weight.data.fill_(float("inf"))
     with refused("diverged", "smaller"):
-        train(model, test, Recipe(steps=2, batch=2, warmup=1))
+        train(model, test, TrainConfig(steps=2, batch=2, warmup=1))
 
 
 def test_long_texts_without_paragraphs_are_read(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lib.cache import cached
-from lib.files import cache_folder, whole
+from lib.files import atomic_write, cache_folder
 
 
 @pytest.fixture
@@ -79,22 +79,22 @@ def test_tables_are_kept_with_their_types(own_cache):
 def test_a_write_that_fails_leaves_nothing(tmp_path):
     target = tmp_path / "kept.txt"
     target.write_text("old")
-    with pytest.raises(KeyError), whole(target) as part:
+    with pytest.raises(KeyError), atomic_write(target) as part:
         part.write_text("half")
         raise KeyError
     assert [*tmp_path.iterdir()] == [target] and target.read_text() == "old"
-    with whole(target) as part:
+    with atomic_write(target) as part:
         part.write_text("new")
     assert [*tmp_path.iterdir()] == [target] and target.read_text() == "new"
 
 
 def test_a_folder_is_whole_too(tmp_path):
     for text in ("one", "two"):
-        with whole(tmp_path / "model") as part:
+        with atomic_write(tmp_path / "model") as part:
             part.mkdir()
             (part / "config.json").write_text(text)
     assert (tmp_path / "model" / "config.json").read_text() == "two"
-    with pytest.raises(KeyError), whole(tmp_path / "other") as part:
+    with pytest.raises(KeyError), atomic_write(tmp_path / "other") as part:
         part.mkdir()
         raise KeyError
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

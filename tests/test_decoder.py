@@ -20,15 +20,15 @@ from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.batched import train_together
 from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
-from lib.training.loop import Recipe, train, worth_compiling
-from lib.training.runs import read, trunk
-from lib.training.study import Lab, decoder_losses, train_all, train_decoder
-from lib.training.widths import placement, taper
+from lib.training.decoder_study import DecoderStudy, decoder_losses, train_all, train_decoder
+from lib.training.loop import TrainConfig, train, worth_compiling
+from lib.training.runs import read, shared_steps
+from lib.training.widths import ffn_widths, taper
 
 WIDTHS = [
     [24] * 4,
     [0, 48, 48, 0],
-    placement(4, 24, 0.5, "ends"),
+    ffn_widths(4, 24, 0.5, "ends"),
     taper(4, 24, 1.5, 0.5, "cosine", 2),
 ]
 
@@ -118,14 +118,14 @@ def test_models_of_one_seed_share_what_they_have_in_common():
 
 def test_a_branch_is_a_straight_run_to_the_bit(data):
     given = ([24, 24], SHAPE, data, {"walk": data[:20]})
-    wsd = Recipe(16, batch=4, lr=1e-2, warmup=3, decay=4)
+    wsd = TrainConfig(16, batch=4, lr=1e-2, warmup=3, decay=4)
     straight, branch = (train_decoder(*given, wsd, "plain", marks) for marks in ((), (6, 12)))
     longer_warmup = train_decoder(*given, replace(wsd, warmup=4), "plain")
     weights = [name for name in straight if name.startswith("weight.")]
     for name in weights:
         assert torch.equal(straight[name], branch[name]), name
     assert not all(torch.equal(straight[name], longer_warmup[name]) for name in weights)
-    assert trunk.key((6, 12), *given[:3], wsd, "plain")
+    assert shared_steps.key((6, 12), *given[:3], wsd, "plain")
 
 
 def test_a_killed_training_resumes_to_the_bit(data, tmp_path):
@@ -135,25 +135,33 @@ def test_a_killed_training_resumes_to_the_bit(data, tmp_path):
     def kill(step, state):
         raise Killed
 
-    how = Recipe(30, batch=4, lr=1e-2, warmup=3, ffn_from=7)
+    how = TrainConfig(30, batch=4, lr=1e-2, warmup=3, ffn_unfreeze_step=7)
     straight = small()
     losses = train(straight, data, how)
     for cut_short in (False, True):
         with pytest.raises(Killed):
-            train(small(), data, how, look=kill, at=(23,), checkpoints=tmp_path / "c", every=5)
+            train(
+                small(),
+                data,
+                how,
+                callback=kill,
+                callback_steps=(23,),
+                checkpoints=tmp_path / "c",
+                checkpoint_every=5,
+            )
         kept = sorted((tmp_path / "c").iterdir())
         assert [int(p.stem) for p in kept][-2:] == [15, 20]
         if cut_short:
             kept[-1].write_bytes(kept[-1].read_bytes()[:1_000])
         resumed = small(seed=7)
-        assert train(resumed, data, how, checkpoints=tmp_path / "c", every=5) == losses
+        assert train(resumed, data, how, checkpoints=tmp_path / "c", checkpoint_every=5) == losses
         for a, b in zip(straight.parameters(), resumed.parameters(), strict=True):
             assert torch.equal(a, b)
         assert not (tmp_path / "c").exists()
 
 
 def test_ffns_that_learn_later_are_absent_until_then(data):
-    how = Recipe(12, batch=4, lr=1e-2, warmup=3, ffn_from=8)
+    how = TrainConfig(12, batch=4, lr=1e-2, warmup=3, ffn_unfreeze_step=8)
     models = [small((24, 24)), small((0, 48)), small((0, 0))]
     narrow, wide, none = (train(model, data, how) for model in models)
     # What a plain FFN gives is 0 at the start, and nothing learns but the rest.
@@ -164,7 +172,7 @@ def test_ffns_that_learn_later_are_absent_until_then(data):
 
 def _train_and_save(data, path):
     model = small()
-    train(model, data, Recipe(12, batch=8, lr=1e-2, warmup=3))
+    train(model, data, TrainConfig(12, batch=8, lr=1e-2, warmup=3))
     if torch.distributed.get_rank() == 0:
         model.save_pretrained(path)
 
@@ -172,7 +180,7 @@ def _train_and_save(data, path):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.skipif(not worth_compiling(500), reason="torch cannot compile here")
 def test_a_compiled_training_is_the_same_but_for_rounding(data):
-    how = Recipe(6, batch=4, lr=1e-2, warmup=2)
+    how = TrainConfig(6, batch=4, lr=1e-2, warmup=2)
     eager, compiled = small((24, 48)), small((24, 48))
     expected = train(eager, data, how)
     assert train(compiled, data, how, compiled=True) == pytest.approx(expected, abs=1e-4)
@@ -183,7 +191,7 @@ def test_a_compiled_training_is_the_same_but_for_rounding(data):
 @pytest.mark.parametrize("start", ["looking-back", "scaled"])
 def test_decoders_trained_together_are_those_trained_alone(data, start):
     widths = [(8, 0, 24), (12, 12, 0), (20, 20, 20)]
-    longer = Recipe(20, batch=4, lr=6e-3, warmup=3, decay=8, ffn_from=5)
+    longer = TrainConfig(20, batch=4, lr=6e-3, warmup=3, decay=8, ffn_unfreeze_step=5)
     schedules = [
         [replace(how, seed=seed) for seed in (1, 2, 3)]
         for how in (replace(longer, steps=12, decay=5), longer)
@@ -205,7 +213,7 @@ def test_decoders_trained_together_are_those_trained_alone(data, start):
 
 
 def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
-    from lib.training import study as module
+    from lib.training import decoder_study as module
 
     wider = [2 * w for w in lab.uniform]
     module.train_at_once([(lab, lab.uniform, 1, (0.5, 1)), (lab, wider, 2, (0.5, 1))])
@@ -219,10 +227,10 @@ def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
 
 
 def test_passes_share_their_trunk(lab, monkeypatch):
-    from lib.training import study as module
+    from lib.training import decoder_study as module
 
     asked = []
-    monkeypatch.setattr(module, "trunk", lambda *given: asked.append(given))
+    monkeypatch.setattr(module, "shared_steps", lambda *given: asked.append(given))
     for passes in (0.5, 1):
         train_decoder.__wrapped__(*lab._given(lab.uniform, 1, passes))
     half, whole = asked
@@ -232,7 +240,7 @@ def test_passes_share_their_trunk(lab, monkeypatch):
 
 def test_two_processes_are_one(data, tmp_path):
     model = small()
-    train(model, data, Recipe(12, batch=8, lr=1e-2, warmup=3))
+    train(model, data, TrainConfig(12, batch=8, lr=1e-2, warmup=3))
     debug_launcher(_train_and_save, (data, tmp_path), num_processes=2)
     other = AutoModelForCausalLM.from_pretrained(tmp_path)
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
@@ -255,7 +263,7 @@ def test_no_window_is_read_twice_before_all_are(data):
     numbered = Windows(
         torch.stack([torch.arange(120) % 11, torch.arange(120) // 11], 1), unlike.document, "n"
     )
-    train(Watched(), numbered, Recipe(30, batch=8, lr=1e-3, warmup=3))
+    train(Watched(), numbered, TrainConfig(30, batch=8, lr=1e-3, warmup=3))
     assert len({*seen[:120]}) == 120 and {*seen[120:240]} == {*seen[:120]}
 
 
@@ -272,7 +280,16 @@ def test_bad_widths_are_refused():
 def lab(data, own_cache):
     """Twenty steps a pass on a walk, evaluated on another part of it."""
     tests = {"walk": replace(data[80:], name="walk")}
-    return Lab(data[:80], tests, None, SHAPE, 24, one_pass=20, n_layers=4, batch=4)
+    return DecoderStudy(
+        fit=data[:80],
+        tests=tests,
+        tokenizer=None,
+        shape=SHAPE,
+        d_ff=24,
+        steps_per_epoch=20,
+        n_layers=4,
+        batch=4,
+    )
 
 
 def test_ablations_are_what_ffns_that_write_nothing_cost(lab):
@@ -326,7 +343,7 @@ def test_half_a_pass_is_a_branch_of_one(lab, start):
     """The trunk that both share, and the stem that all widths share until FFNs learn, give what a
     training by itself gives; FFNs of the scaled start write from the first step on, so it has no
     stem."""
-    lab = replace(lab, start=start, ffn_from=0.2)
+    lab = replace(lab, start=start, ffn_unfreeze_step=0.2)
     widths = [16 + 4 * layer for layer in range(lab.n_layers)]
     for passes in (0.5, 1):
         given = lab._given(widths, 3, passes)
@@ -350,21 +367,21 @@ def test_a_gain_is_paired_by_seed_and_mean_over_texts(lab):
 
 
 def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
-    from lib.training import study as module
+    from lib.training import decoder_study as module
 
     monkeypatch.setenv("NONLINEARITY_TRAIN", "1")
-    kept = replace(lab, curve=True, one_pass=100)
+    kept = replace(lab, curve=True, steps_per_epoch=100)
     train_all([(kept, kept.uniform, 1, (0.5, 1))])
     found = read_kept("decoders")
     assert set(found.text) == {"walk", "training"} and set(found.step) == {50, 100}
-    before = kept.loss(kept.uniform, 1)
+    before = kept.train(kept.uniform, 1)
 
     def never(*_):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(module, "train_decoder", never)
     monkeypatch.setenv("NONLINEARITY_CACHE", str(tmp_path / "another"))
-    assert kept.loss(kept.uniform, 1).equals(before)
+    assert kept.train(kept.uniform, 1).equals(before)
 
 
 @pytest.mark.parametrize("name", ["uniform", "cosine"])

@@ -14,11 +14,11 @@ from lib.models.trial import copy_of
 from lib.swap.sweep import token_losses
 from lib.text.windows import cut_windows
 from lib.training import finetune
-from lib.training.finetune import Arm, _fine_tune, _free, centre_out, fine_tune, measure
-from lib.training.replacements import largest_units, narrowed, stand_in, unit_columns
-from lib.training.softgates import Gating, SoftGate, train_gates
+from lib.training.finetune import FinetuneConfig, _fine_tune, _free, centre_out, fine_tune, measure
+from lib.training.replacements import largest_units, narrowed, replacement_for, unit_columns
+from lib.training.softgates import SoftGate, SoftGateConfig, train_gates
 
-TWO_STAGES = Arm("map", ((2,), (1,)), (3, 4), lr=1e-3, constant=True, norms=False)
+TWO_STAGES = FinetuneConfig("map", ((2,), (1,)), (3, 4), lr=1e-3, constant=True, norms=False)
 MARKS = {"test": (0, 2, 3, 5, 7)}
 
 
@@ -47,13 +47,13 @@ def test_order_is_the_printed_one_and_the_middle_half_for_every_depth():
 def test_maps_stay_and_the_subject_is_not_touched(given, own_cache):
     subject = given[0]
     before = {n: p.clone() for n, p in subject.model.named_parameters()}
-    one = Arm("map", ((2, 1),), (3,), lr=1e-2)
+    one = FinetuneConfig("map", ((2, 1),), (3,), lr=1e-2)
     found = train_arm(given, one, {"test": (0, 3)})
     # The maps are those of the intact model, one after another, to the last bit.
     copied = copy_of(subject)
     with contextlib.ExitStack() as swaps:
         for block in (2, 1):
-            expected = stand_in(copied, given[1], block, "map")
+            expected = replacement_for(copied, given[1], block, "map")
             assert torch.equal(found.stand_ins[block].weight, expected.weight)
             assert torch.equal(found.stand_ins[block].bias, expected.bias)
             swaps.enter_context(swap(copied.blocks[block], expected))
@@ -65,7 +65,7 @@ def test_maps_stay_and_the_subject_is_not_touched(given, own_cache):
 def test_an_empty_first_stage_is_no_stage(given, own_cache):
     """For every stand-in that a first stage fits together."""
     for kind in ("map", "narrow"):
-        arm = Arm(kind, ((), (2,)), (1, 1))
+        arm = FinetuneConfig(kind, ((), (2,)), (1, 1))
         assert len(train_arm(given, arm, {"test": (0, 2)}, weights=False).losses)
 
 
@@ -93,10 +93,12 @@ def test_step_zero_is_the_model_with_its_stand_ins_in(given, own_cache):
     subject, fit, _, tests = given
     for kind in ("none", "map", "deleted", "narrow"):
         stages = ((),) if kind == "none" else ((2,),)
-        found = train_arm(given, Arm(kind, stages, (1,)), {"test": (0,)}, weights=False).losses
+        found = train_arm(
+            given, FinetuneConfig(kind, stages, (1,)), {"test": (0,)}, weights=False
+        ).losses
         module = subject.blocks[2].original
         if kind != "none":
-            module = stand_in(subject, fit, 2, kind)
+            module = replacement_for(subject, fit, 2, kind)
         with swap(subject.blocks[2], module):
             expected = token_losses(subject, tests["test"].tokens).mean().item()
             by_document = measure(subject, tests["test"])
@@ -143,7 +145,9 @@ def test_in_bfloat16_the_training_differs_a_little_and_what_is_measured_before_i
 ):
     given = (subject, fit[:20], fit[20:40], {"test": test[:6]}, {"test": (0, 4)})
     losses = [
-        fine_tune(given[0], Arm("map", ((3,),), (4,), lr=1e-3, bfloat16=half), *given[1:])
+        fine_tune(
+            given[0], FinetuneConfig("map", ((3,),), (4,), lr=1e-3, bfloat16=half), *given[1:]
+        )
         for half in (False, True)
     ]
     before, after = (
@@ -178,9 +182,9 @@ def test_a_soft_gate_goes_from_map_to_ffn_and_hands_no_gradient_through_it():
 
 def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_cache):
     subject, fit, data, tests = given
-    plain = Arm("none", ((), ()), (3, 2), lr=1e-3)
+    plain = FinetuneConfig("none", ((), ()), (3, 2), lr=1e-3)
     marks = {"test": (3, 5)}
-    gates = train_gates(subject, Gating(4), (1, 2), plain, fit, data, tests, marks)
+    gates = train_gates(subject, SoftGateConfig(4), (1, 2), plain, fit, data, tests, marks)
     ended = train_arm(given, plain, marks).losses.query("step == 3").loss.to_numpy()
     open_gates = gates.query("experiment == 'given back'").loss.to_numpy()
     assert open_gates == pytest.approx(ended, abs=1e-6)
@@ -188,7 +192,7 @@ def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_c
     opening = gates[gates.experiment.str.startswith("mean gate")].loss
     assert ((opening > 0) & (opening < 1)).all()
     # Another bias opens them: with gates near 1 the soft model is the trained one.
-    wide = Gating(1, hidden=0, bias=30.0, penalty=0.0)
+    wide = SoftGateConfig(1, hidden=0, bias=30.0, penalty=0.0)
     soft = train_gates(subject, wide, (1, 2), plain, fit, data, tests, marks)
     assert soft.loss.to_numpy() == pytest.approx(ended, abs=1e-5)
 
@@ -226,14 +230,22 @@ def test_a_narrow_ffn_has_the_largest_units(each_subject, text):
 def test_bad_input_gets_one_sentence(given):
     subject, fit, data, tests = given
     for arm, message in (
-        (Arm("map", ((99,),), (2,)), r"99"),
-        (Arm("map", ((1,),), (2, 2)), r"1 stages have 2 numbers of steps"),
-        (Arm("none", ((),), (21,)), r"21 steps of fresh text need as many windows.*has 20"),
-        (Arm("nothing", ((),), (2,)), r"unknown stand-in 'nothing'.*none, map"),
-        (Arm("none", ((1,),), (2,)), r"nothing replaces blocks \[1\]"),
-        (Arm("narrow", ((1,), (2,)), (1, 1)), r"narrow FFNs are put in at one stage only"),
+        (FinetuneConfig("map", ((99,),), (2,)), r"99"),
+        (FinetuneConfig("map", ((1,),), (2, 2)), r"1 stages have 2 numbers of steps"),
+        (
+            FinetuneConfig("none", ((),), (21,)),
+            r"21 steps of fresh text need as many windows.*has 20",
+        ),
+        (FinetuneConfig("nothing", ((),), (2,)), r"unknown stand-in 'nothing'.*none, map"),
+        (FinetuneConfig("none", ((1,),), (2,)), r"nothing replaces blocks \[1\]"),
+        (
+            FinetuneConfig("narrow", ((1,), (2,)), (1, 1)),
+            r"narrow FFNs are put in at one stage only",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             fine_tune(subject, arm, fit, data, tests, {"test": (0,)})
     with pytest.raises(InputError, match="the weights of narrow FFNs are not kept"):
-        fine_tune(subject, Arm("narrow", ((1,),), (2,)), fit, data, tests, {"test": (0,)}, True)
+        fine_tune(
+            subject, FinetuneConfig("narrow", ((1,),), (2,)), fit, data, tests, {"test": (0,)}, True
+        )

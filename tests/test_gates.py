@@ -8,15 +8,15 @@ from sklearn.metrics import roc_auc_score
 from lib.errors import InputError
 from lib.gating.gates import (
     KINDS,
-    Masked,
+    FixedRouter,
     Routed,
     auc_by_document,
     choose_gate,
     fit_gate,
     fit_gates,
     fit_loss_gate,
-    measure_needs,
-    needless,
+    linear_suffices,
+    loss_increases,
     split_gate_text,
 )
 from lib.gating.tokens import (
@@ -26,15 +26,15 @@ from lib.gating.tokens import (
     features,
     features_of_author,
     find_norm,
-    lookup,
     often,
     raw_embedding,
+    smoothed_token_mean,
     spelled,
     token_and_context,
     token_kinds,
 )
 from lib.hooks import capture
-from lib.linear.affine import AffineMap, RepairedMap, constant
+from lib.linear.affine import AffineMap, MassiveKeptMap, constant
 from lib.linear.products import n_params
 from lib.stats import interval
 from lib.swap.sweep import token_losses, token_sweep
@@ -131,9 +131,9 @@ def test_gates_of_all_kinds_are_kept_and_come_back(subject, test, fits):
     maps = {b: fits.plain[b] for b in (1, 4)}
     found = fit_gates(subject, test, maps, kinds=("linear", "b=3", "loss"))
     again = fit_gates(subject, test, maps, kinds=("linear", "b=3", "loss"))
-    needs = measure_needs(subject, test, maps)
+    needs = loss_increases(subject, test, maps)
     x, need = needs.rows(4)
-    by_hand = fit_gate(x, needless(need), "b=3")
+    by_hand = fit_gate(x, linear_suffices(need), "b=3")
     rows = torch.from_numpy(x)
     torch.testing.assert_close(found[4]["b=3"].score(rows), by_hand.score(rows))
     torch.testing.assert_close(found[4]["loss"].score(rows), again[4]["loss"].score(rows))
@@ -153,8 +153,8 @@ def test_a_share_of_a_gate_is_that_share(plane):
 
 def test_labels_fall_back_to_the_quartile_where_few_gain():
     need = np.linspace(0.01, 1, 1_000)
-    assert needless(need).mean() == pytest.approx(0.25, abs=0.01)
-    assert needless(need - 0.5).mean() == pytest.approx(0.5, abs=0.01)
+    assert linear_suffices(need).mean() == pytest.approx(0.25, abs=0.01)
+    assert linear_suffices(need - 0.5).mean() == pytest.approx(0.5, abs=0.01)
 
 
 def test_auc_is_scikit_learns_and_its_weights_are_documents():
@@ -171,7 +171,7 @@ def test_auc_is_scikit_learns_and_its_weights_are_documents():
 
 def test_always_and_never_routed_are_the_map_and_the_original(subject, test, fits):
     block = subject.blocks[2]
-    masks = {n: Masked(np.full(test.tokens.shape, n == "always")) for n in ("always", "never")}
+    masks = {n: FixedRouter(np.full(test.tokens.shape, n == "always")) for n in ("always", "never")}
     routed = {(2, n): Routed(block.ffn, fits.repaired[2], m) for n, m in masks.items()}
     swept = token_sweep(subject, test, routed | {2: fits.repaired[2]})
     np.testing.assert_allclose(swept.swapped[2, "always"], swept.swapped[2], atol=1e-5)
@@ -185,7 +185,7 @@ def test_a_gate_routes_as_its_own_mask_does(subject, test, fits, rows):
     token_losses(subject, test.tokens)
     handle.remove()
     ffn, repaired = subject.blocks[2].ffn, fits.repaired[2]
-    told = Routed(ffn, repaired, Masked(seen[0].numpy()))
+    told = Routed(ffn, repaired, FixedRouter(seen[0].numpy()))
     swept = token_sweep(
         subject, test, {(2, "gate"): Routed(ffn, repaired, gate), (2, "told"): told}
     )
@@ -207,10 +207,10 @@ def test_need_read_by_two_roads(subject, test, fits):
 
 def test_massive_tokens_keep_the_ffn_whatever_the_router_says():
     ffn, affine = torch.nn.Linear(4, 4), AffineMap(torch.zeros(4, 4), torch.zeros(4))
-    repaired = RepairedMap(affine.weight, affine.bias, torch.tensor([1.0, 0, 0, 0]), 5.0)
+    repaired = MassiveKeptMap(affine.weight, affine.bias, torch.tensor([1.0, 0, 0, 0]), 5.0)
     x = torch.zeros(1, 3, 4)
     x[0, 1, 0] = 9.0
-    routed = Routed(ffn, repaired, Masked(np.ones((1, 3), bool)))
+    routed = Routed(ffn, repaired, FixedRouter(np.ones((1, 3), bool)))
     y = routed(x)
     assert torch.equal(y[0, 1], ffn(x[0, 1])) and not y[0, 0].any()
     assert routed.linear.tolist() == [[True, False, True]]
@@ -244,7 +244,7 @@ def test_the_whole_stream_passes_its_norm_as_x(each_subject, text):
 
 def test_a_lookup_is_the_mean_drawn_to_all():
     ids, values = np.array([0, 0, 1, 2]), np.array([1.0, 3.0, 5.0, 7.0])
-    found = lookup(values, ids, 5, prior=2.0)
+    found = smoothed_token_mean(values, ids, 5, prior=2.0)
     assert found == pytest.approx([(4 + 8) / 4, (5 + 8) / 3, (7 + 8) / 3, 4, 4])
     with pytest.raises(InputError, match="no token occurs 3 times among 4 positions"):
         often(ids, 3)

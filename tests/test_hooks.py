@@ -12,7 +12,7 @@ from torch import nn
 
 from lib.hooks import capture, capture_residual, forward, record, resume, swap
 from lib.keys import words_of
-from lib.linear.affine import AffineMap, RepairedMap
+from lib.linear.affine import AffineMap, MassiveKeptMap
 from lib.linear.regression import mean_ablation, zero_ablation
 from lib.models.loading import load_subject
 from lib.swap.expected import expected_added_loss
@@ -204,7 +204,7 @@ def test_expected_added_loss_is_its_formula(each_subject):
     np.testing.assert_allclose(terms[0, 0], (up - down) / (2 * eps), rtol=0.02, atol=1e-4)
     assert (terms[:, 1] > 0).all()
     # A map that is the FFN costs nothing; one that keeps the FFN everywhere neither.
-    kept = RepairedMap(maps[b].weight, maps[b].bias, torch.zeros(width), -1.0)
+    kept = MassiveKeptMap(maps[b].weight, maps[b].bias, torch.zeros(width), -1.0)
     assert not expected_added_loss(own, windows, {b: kept}).any()
 
 

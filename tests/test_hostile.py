@@ -12,7 +12,7 @@ import torch
 from lib.cli import notebooks, plan
 from lib.errors import InputError
 from lib.files import cache_folder
-from lib.gating.gates import auc_by_document, fit_gate, needless
+from lib.gating.gates import auc_by_document, fit_gate, linear_suffices
 from lib.gating.routing import allocate
 from lib.linear.affine import AffineMap, svd_ridge
 from lib.linear.moments import Moments
@@ -23,12 +23,13 @@ from lib.text.corpora import pieces
 from lib.text.ngram import KneserNey
 from lib.text.windows import cut_windows
 from lib.training.decoder import Shape, build_decoder
-from lib.training.mixer_study import MixerLab
-from lib.training.widths import grouped, placed, placement, taper
+from lib.training.mixer_study import MixerStudy
+from lib.training.widths import ffn_layers, ffn_widths, grouped, taper
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS = (NAN, INF, -INF, -1, -0.5, 0, 1, 2, 1e300, "a", None, [1, 2])
 rng = np.random.default_rng(0)
+MIXERS = MixerStudy(fit=None, tests={}, tokenizer=None, vocab=11, steps=10)
 ROWS = rng.standard_normal((40, 4))
 ARRAYS = (
     np.full((40, 4), NAN), np.full((40, 4), INF), np.zeros((40, 4)), np.zeros((0, 4)), ROWS[:1],
@@ -70,14 +71,14 @@ TABLE = [
     ("svd_ridge rows", lambda v: svd_ridge(v, v, 1.0).weight.sum().item(), ANY, TENSORS),
     ("gate", gate_share, (0, 1), ARRAYS),
     ("gate labels", lambda v: float(fit_gate(ROWS, v[:, 0])(TENSORS[7]).sum()), ANY, ARRAYS),
-    ("needless", lambda v: float(needless(v).mean()), (0, 1), ARRAYS),
+    ("needless", lambda v: float(linear_suffices(v).mean()), (0, 1), ARRAYS),
     ("auc", auc, (0, 1), ARRAYS),
     ("auc labels", lambda v: auc(ROWS[:, :1].repeat(1, 1)[:40], v[:, :1].reshape(10, 4)), (0, 1), ARRAYS),
     ("conjunction", lambda v: conjunction_index(AffineMap(torch.eye(4), torch.zeros(4)), v), (0, 1), TENSORS),
     ("rank", lambda v: float(PolyLinear(8, v).out.shape[0]), (1, 8), NUMBERS),
-    ("placed", lambda v: len(placed(12, v, "middle")), (1, 12), NUMBERS),
-    ("placed layers", lambda v: len(placed(v, 0.5, "first")), ANY, NUMBERS),
-    ("placement", lambda v: sum(placement(12, 32, v, "final")), ANY, NUMBERS),
+    ("placed", lambda v: len(ffn_layers(12, v, "middle")), (1, 12), NUMBERS),
+    ("placed layers", lambda v: len(ffn_layers(v, 0.5, "first")), ANY, NUMBERS),
+    ("placement", lambda v: sum(ffn_widths(12, 32, v, "final")), ANY, NUMBERS),
     ("taper", lambda v: sum(taper(12, 32, v, 2 - v, "cosine")), (12 * 32, 12 * 32), NUMBERS),
     ("taper layers", lambda v: sum(taper(v, 32, 1.5, 0.5, "linear")) / (v * 32), (1, 1), NUMBERS),
     ("grouped", lambda v: sum(grouped(12, 32, (v, 1, 2 - v))), (12 * 32, 12 * 32), NUMBERS),
@@ -98,7 +99,7 @@ TABLE = [
      (0, INF), NUMBERS),
     ("ngram tokens", lambda v: KneserNey(v, 4).losses(np.ones((1, 3), int)).sum(), (0, INF),
      (np.full((2, 3), 4), np.full((2, 3), -1), np.ones((2, 3), int), np.zeros((0, 3), int))),
-    ("rate", lambda v: MixerLab(None, {}, None, 11, 10).rate("linear", 8, 1, v)[0], ANY, ([], ())),
+    ("rate", lambda v: MIXERS.rate("linear", 8, 1, v)[0], ANY, ([], ())),
     ("decoder", lambda v: len(build_decoder([v, 8], Shape(8, 2, 11, 8)).model.layers), (2, 2),
      (-1, "a", None)),
     ("notebooks", lambda v: len(notebooks(v)), (1, 40),

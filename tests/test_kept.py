@@ -144,7 +144,7 @@ def test_inputs_that_only_some_entries_name_are_empty_in_the_others(
 
 def test_facts_of_a_fit_are_those_of_the_maps(subject, fit_text, own_cache):
     facts, fits = fit_facts(subject, fit_text), fit_maps(subject, fit_text)
-    assert facts.block[facts.is_massive].tolist() == [*fits.mended]
+    assert facts.block[facts.is_massive].tolist() == [*fits.massive_kept]
     assert facts.massive.to_numpy() == pytest.approx(fits.massive)
 
 

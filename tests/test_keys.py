@@ -10,7 +10,7 @@ from torch import nn
 
 from lib.cache import cached
 from lib.errors import InputError
-from lib.gating.gates import Gate, Masked, Routed
+from lib.gating.gates import FixedRouter, Gate, Routed
 from lib.keys import describe, fingerprint, seal, settings, words_of
 from lib.linear.affine import AffineMap, Handle, constant
 from lib.linear.moments import Moments
@@ -145,7 +145,7 @@ def test_a_part_that_a_notebook_defines_has_no_words_and_is_measured_each_time(
 
 def test_routed_ffns_are_what_their_parts_are(subject, fit, own_cache):
     ffn, maps = subject.blocks[2].original, fit_maps(subject, fit).plain
-    masks = [Masked(np.ones((1, 4), bool), words) for words in ("all", "all", None)]
+    masks = [FixedRouter(np.ones((1, 4), bool), words) for words in ("all", "all", None)]
     one, same, without = (Routed(ffn, maps[2], mask) for mask in masks)
     assert words_of(one) == words_of(same) is not None and words_of(without) is None
     one.router.mask[0, 0] = False

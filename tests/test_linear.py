@@ -13,17 +13,17 @@ from lib.linear.affine import svd_ridge
 from lib.linear.descent import descend, search_rate
 from lib.linear.moments import Moments, collect, join
 from lib.linear.rank import (
-    cut_maps,
     directions,
     effective_rank,
     median_feature_r2,
     rank_gains,
+    rank_k_maps,
     rank_r2,
     through,
 )
 from lib.linear.regression import (
     MASSIVE,
-    RepairedMap,
+    MassiveKeptMap,
     bulk_moments,
     cross_validate,
     fit_maps,
@@ -65,7 +65,11 @@ def test_moments_are_numpys_covariances(data):
 
 def test_moments_add_and_subtract(data):
     x, y = data
-    first, rest, whole = Moments.of(x[:90], y[:90]), Moments.of(x[90:], y[90:]), Moments.of(x, y)
+    first, rest, whole = (
+        Moments.of(x[:90], y[:90]),
+        Moments.of(x[90:], y[90:]),
+        Moments.of(x, y),
+    )
     same(first + rest, whole)
     same(whole - first, rest)
     same(whole - rest, first)
@@ -178,7 +182,7 @@ def test_score_is_sklearns_r2(scores, fits, rows):
 
 
 def test_score_off_massive_tokens(subject, test, fits, scores):
-    assert isinstance(fits.repaired[0], RepairedMap) or not fits.massive[0]
+    assert isinstance(fits.repaired[0], MassiveKeptMap) or not fits.massive[0]
     for b, repaired in fits.repaired.items():
         x, y = (side.flatten(0, 1) for side in capture(subject, test, [b])[b])
         off = y.norm(dim=1) <= fits.limit[b]
@@ -215,7 +219,7 @@ def test_massive_tokens_are_found_and_repaired(planted, subject, fit, test):
         scores = score(memory, test, fits)
         x, y = capture(memory, test, [0])[0]
         repaired = fits.repaired[0]
-        assert isinstance(repaired, RepairedMap)
+        assert isinstance(repaired, MassiveKeptMap)
         assert fits.massive[0] == pytest.approx(0.01, abs=0.003)
         assert fits.limit[0] < 400 * y.norm(dim=-1).median()
         massive, told = scores.massive[0], scores.predicted_massive[0]
@@ -319,7 +323,7 @@ def test_a_map_through_all_directions_is_the_map_and_through_few_their_regressio
 def test_cut_maps_are_the_rank_regressions_of_the_gains(subject, fit, test, fits):
     """The errors of a map cut to rank 3 are those that the gains of its directions leave."""
     found = rank_gains(subject, fit, test, fits)
-    cut, rest = cut_maps(subject, fit, 0, 3), cut_maps(subject, fit, 3, 128)
+    cut, rest = rank_k_maps(subject, fit, 0, 3), rank_k_maps(subject, fit, 3, 128)
     x, y = capture(subject, test, [2])[2]
     r2 = rank_r2(found, 2, np.ones((1, len(test))))[0, 2]
     total = (y - y.mean((0, 1))).double().square().sum()

@@ -10,7 +10,7 @@ from lib.errors import InputError
 from lib.report import Run
 from lib.swap.sweep import next_token_losses
 from lib.text.windows import Windows
-from lib.training.mixer_study import MixerLab, beginnings, cut_mixer_lab, open_mixer_lab
+from lib.training.mixer_study import MixerStudy, beginnings, cut_mixer_study, mixer_study
 from lib.training.mixers import MODELS, LinearMixer, composed, matched_width
 
 
@@ -54,7 +54,7 @@ def test_bits_per_byte_of_text_with_known_counts(own_cache):
     """Letters beyond ASCII have two bytes and more, and a token may end within one."""
     texts = ["naïve café, 漢字 — " * 30, "plain words and a § " * 30] * 4
     run = Run("27_bits_per_byte", "smoke", "tiny-gpt2", "wikipedia-sample", 42)
-    lab = cut_mixer_lab(run, texts, {"signs": texts}, 270, 16)
+    lab = cut_mixer_study(run, texts, {"signs": texts}, 270, 16)
     for text in texts[:2]:
         tokens = np.array(lab.tokenizer(text)["input_ids"])
         assert lab.bytes_spelled(tokens).sum() == len(text.encode()) > len(tokens)
@@ -126,7 +126,8 @@ def test_matched_widths_have_equal_parameters():
 
 @pytest.fixture
 def lab(data, own_cache):
-    return MixerLab(data[:300], {"walk": replace(data[300:], name="walk")}, None, 11, steps=120)
+    tests = {"walk": replace(data[300:], name="walk")}
+    return MixerStudy(fit=data[:300], tests=tests, tokenizer=None, vocab=11, steps=120)
 
 
 def test_a_lab_trains_chooses_a_rate_on_the_even_documents_and_gives_the_weights_back(lab):
@@ -148,9 +149,9 @@ def test_a_lab_refuses_a_vocabulary_that_the_text_does_not_fill_and_a_context_of
     run = Run("25_linear_mixers", "smoke", "tiny-gpt2", "wikipedia-sample", 42)
     text = ["one two three " * 40]
     with pytest.raises(InputError, match=r"the text fills a vocabulary of \d+ tokens, not of 900"):
-        cut_mixer_lab(run, text, {"text": text}, 900, 16)
+        cut_mixer_study(run, text, {"text": text}, 900, 16)
     with pytest.raises(InputError, match="a context of 1 token has nothing to predict"):
-        cut_mixer_lab(run, text, {"text": text}, 260, 1)
-    lab = open_mixer_lab(run)
+        cut_mixer_study(run, text, {"text": text}, 260, 1)
+    lab = mixer_study(run)
     first = beginnings(lab, ["one two three " * 40 + "\n\nshort\n\n" + "four five " * 40], "text")
     assert len(first) == 2 and sorted(first.document.tolist()) == [0, 2]

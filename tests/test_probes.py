@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from lib.linear.affine import AffineMap, RepairedMap
+from lib.linear.affine import AffineMap, MassiveKeptMap
 from lib.linear.moments import Moments
 from lib.linear.products import (
     FROZEN,
@@ -152,7 +152,7 @@ def test_the_checkpoint_is_chosen_on_fit_rows_alone(planted):
 def test_a_probe_leaves_out_what_a_repaired_map_leaves_to_the_ffn(planted):
     x, y, u, v = planted.rows
     direction = torch.eye(8)[0]
-    repaired = RepairedMap(planted.affine.weight, planted.affine.bias, direction, 1.0)
+    repaired = MassiveKeptMap(planted.affine.weight, planted.affine.bias, direction, 1.0)
 
     class Broken(Planted):
         """The same rows with absurd outputs where the first feature exceeds 1."""

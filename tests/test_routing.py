@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lib.errors import InputError
-from lib.gating.gates import Gate, GateText, Masked, Routed, best_of_four
+from lib.gating.gates import FixedRouter, Gate, GateText, Routed, best_of_four
 from lib.gating.routing import (
     Errors,
     TopShare,
@@ -124,7 +124,7 @@ def test_a_refit_of_what_is_linear_already_finds_it(subject, fit, rows):
     setattr(block.layer, block.ffn_name, linear)
     try:
         start = AffineMap(torch.zeros(d, d), torch.zeros(d))
-        module = Routed(linear, start, Masked(np.ones(tuple(fit.tokens.shape), bool)))
+        module = Routed(linear, start, FixedRouter(np.ones(tuple(fit.tokens.shape), bool)))
         found = refit(subject, fit, {2: module})[2].surrogate
     finally:
         setattr(block.layer, block.ffn_name, original)
@@ -134,7 +134,7 @@ def test_a_refit_of_what_is_linear_already_finds_it(subject, fit, rows):
 
 def test_refits_walk_on_the_routed_model(subject, fit, fits):
     """The refitted map of a later block is fitted on inputs that the earlier map has changed."""
-    every = Masked(np.ones(tuple(fit.tokens.shape), bool))
+    every = FixedRouter(np.ones(tuple(fit.tokens.shape), bool))
     modules = {b: Routed(subject.blocks[b].ffn, fits.plain[b], every) for b in (1, 3)}
     found = {b: handle.module for b, handle in refit(subject, fit[:32], modules).items()}
     seen = {}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lib.errors import InputError
-from lib.gating.sparse import Thinned, cats, magnitudes, parts, teal
+from lib.gating.sparse import SparseFFN, cats, magnitudes, parts, teal
 from lib.hooks import capture, swap
 from lib.swap.sweep import token_losses
 from lib.text.corpora import load_corpus
@@ -37,7 +37,7 @@ def test_nothing_left_out_is_the_original_to_the_last_bit(own, windows, how):
 
 def test_without_any_input_an_ffn_gives_its_answer_to_nothing(own):
     ffn, x = own.blocks[2].ffn, torch.randn(2, 3, own.d_model)
-    thinned = Thinned(ffn, own.d_model, {"input": np.inf})
+    thinned = SparseFFN(ffn, own.d_model, {"input": np.inf})
     torch.testing.assert_close(thinned(x), ffn(torch.zeros_like(x)))
     n_readers = len(parts(ffn, own.d_model).readers)
     assert thinned.saved.numpy() == pytest.approx(n_readers / (n_readers + 1), rel=1e-5)
@@ -52,13 +52,13 @@ def test_savings_are_those_counted_by_hand(own, windows):
     block.ffn(x)
     handle.remove()
     cuts = {"input": 0.3, "hidden": 0.05}
-    thinned = Thinned(block.ffn, own.d_model, cuts)
+    thinned = SparseFFN(block.ffn, own.d_model, cuts)
     thinned(x)
     d, h, k = own.d_model, seen["hidden"].shape[-1], len(readers)
     # Hidden units are counted in the thinned pass, so only the input's part is known beforehand.
     of_input = (x.abs() < 0.3).sum(-1) * k * h
     assert (thinned.saved * (k + 1) * d * h >= of_input - 1).all()
-    alone = Thinned(block.ffn, own.d_model, {"hidden": 0.05})
+    alone = SparseFFN(block.ffn, own.d_model, {"hidden": 0.05})
     alone(x)
     by_hand = (seen["hidden"].abs() < 0.05).sum(-1) * d / ((k + 1) * d * h)
     torch.testing.assert_close(alone.saved, by_hand.float())

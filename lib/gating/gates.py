@@ -7,7 +7,7 @@ keyed by its input token and the last one of a window has no need; nor has a sta
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +60,7 @@ def split_gate_text(windows: Windows, n_tokens: int) -> GateText:
 
 
 @dataclass(frozen=True, eq=False)
-class Needs:
+class LossIncreases:
     """The need δ of each block at each position of some text that has one."""
 
     need: dict[int, np.ndarray]
@@ -81,13 +81,15 @@ class Needs:
         return self.x[block].reshape(-1, self.x[block].shape[-1]), self.need[block].ravel()
 
 
-def measure_needs(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Needs:
+def loss_increases(
+    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
+) -> LossIncreases:
     """δ of each block in `maps`, its map at every position of the text (§3.2), with its x."""
     swept = token_sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
     # What is captured begins after a start token; the last position has no need.
     x = {b: rows[0][:, :-1].numpy() for b, rows in capture(subject, windows, [*maps]).items()}
     first, tokens = subject.n_start, windows.tokens.numpy()
-    return Needs(
+    return LossIncreases(
         need={b: swept.swapped[b, "plain"] - swept.base for b in maps},
         x=x,
         token=tokens[:, first:-1],
@@ -163,7 +165,7 @@ def check_share(share: float) -> None:
         raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
 
 
-def needless(need: np.ndarray) -> np.ndarray:
+def linear_suffices(need: np.ndarray) -> np.ndarray:
     """The paper's labels, §3.2: true where the need is at most its median; where fewer than 5% of
     the positions gain from the map, at most its 25th percentile."""
     enough_gain = (need < 0).mean() >= 0.05
@@ -263,7 +265,7 @@ def fit_gates(
 ) -> dict[int, dict[str, Gate]]:
     """Gates of each block in `maps` on the paper's labels of this text: {block: {kind: gate}}; the
     kind "loss" is `fit_loss_gate`."""
-    needs = measure_needs(subject, windows, maps)
+    needs = loss_increases(subject, windows, maps)
     found: dict[int, dict[str, Gate]] = {}
     for b in tqdm(maps, desc="gates", unit="block", delay=2, leave=False):
         x, need = needs.rows(b)
@@ -272,7 +274,7 @@ def fit_gates(
             if kind == "loss":
                 found[b][kind] = fit_loss_gate(x, need, seed=seed)
             else:
-                found[b][kind] = fit_gate(x, needless(need), kind, seed)
+                found[b][kind] = fit_gate(x, linear_suffices(need), kind, seed)
     return found
 
 
@@ -281,7 +283,7 @@ def choose_gate(gates: Mapping[str, Gate], x: np.ndarray, need: np.ndarray) -> s
     by it would add to the loss if positions did not act on one another. It needs no run."""
     rows = torch.from_numpy(x)
     added = {kind: float((gate(rows).numpy() * need).mean()) for kind, gate in gates.items()}
-    return min(added, key=added.get)
+    return min(added, key=lambda kind: added[kind])
 
 
 def best_of_four(
@@ -290,12 +292,17 @@ def best_of_four(
     """{block: gate}: the best of KINDS for each map (§3.4), trained on `text.train` and chosen on
     `text.choose`, when it is first used."""
     gates = cache(lambda: _best_of_four(subject, text, maps))
+
+    def of_block(b: int) -> Gate:
+        _, gate = gates()[b]
+        return gate
+
     how = f"gate for {{}}; the best of four, {fit_gates.version}, of {subject.provenance} on "
     how += f"{text.train.provenance}, chosen on {text.choose.provenance}"
     found = {}
     for b, affine in maps.items():
         words = subject.provenance and words_of(affine)
-        found[b] = Handle(words and how.replace("{}", words), lambda b=b: gates()[b][1])
+        found[b] = Handle(words and how.replace("{}", words), partial(of_block, b))
     return found
 
 
@@ -304,7 +311,7 @@ def _best_of_four(
 ) -> dict[int, tuple[str, Gate]]:
     """{block: (kind, gate)}"""
     gates = fit_gates(subject, text.train, maps)
-    unseen = measure_needs(subject, text.choose, maps)
+    unseen = loss_increases(subject, text.choose, maps)
     kinds = {b: choose_gate(gates[b], *unseen.rows(b)) for b in maps}
     return {b: (kind, gates[b][kind]) for b, kind in kinds.items()}
 
@@ -319,7 +326,7 @@ def kinds_of(subject: Subject, text: GateText, maps: keys.InPlaces) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
-class Masked(nn.Module):
+class FixedRouter(nn.Module):
     """A router that is told: `mask` [n, seq_len] of the windows it is used on, in their order;
     `words`: how it was made, for keys."""
 
@@ -328,9 +335,9 @@ class Masked(nn.Module):
         self.mask = np.asarray(mask, bool)
         seal(self, words)
 
-    def at(self, chunk: slice) -> "Masked":
+    def at(self, chunk: slice) -> "FixedRouter":
         words = words_of(self)
-        return Masked(self.mask[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
+        return FixedRouter(self.mask[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tensor(self.mask[: x.shape[0], : x.shape[1]], device=x.device)
@@ -346,7 +353,7 @@ class Routed(nn.Module):
     def __init__(self, ffn: nn.Module, surrogate: AffineMap, router: nn.Module):
         super().__init__()
         self.ffn, self.surrogate, self.router = ffn, surrogate, router
-        self.linear = None
+        self.linear: torch.Tensor = None
         keys.compose(self, surrogate, "where", router, "else", ffn)
 
     def at(self, chunk: slice) -> "Routed":

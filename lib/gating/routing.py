@@ -4,7 +4,7 @@ saves (Balogh §3.4, §4.5; the learned-error router and the refit are ours)."""
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,9 @@ from tqdm import tqdm
 from lib import hooks, keys
 from lib.cache import cached, sealed
 from lib.errors import unknown
-from lib.gating.gates import Gate, GateText, Routed, check_share, measure_needs
-from lib.gating.sparse import Thinned
-from lib.gating.tokens import lookup
+from lib.gating.gates import Gate, GateText, Routed, check_share, loss_increases
+from lib.gating.sparse import SparseFFN
+from lib.gating.tokens import smoothed_token_mean
 from lib.hooks import advance, block_pass, capture_residual, for_windows, get_block, slices
 from lib.kept import kept
 from lib.linear.affine import AffineMap, Handle
@@ -200,9 +200,9 @@ def learned_errors(
     on these windows (see `learn_errors`); fitted when first used."""
     said = _said(f"{_learn_errors.version} of {{}}", subject, windows)
     routers = cache(lambda: learn_errors(subject, windows, maps).routers)
-    blocks = [*maps]
     return {
-        b: Handle(_of_map(said, maps[b]), lambda k=k: routers()[k]) for k, b in enumerate(blocks)
+        b: Handle(_of_map(said, maps[b]), partial(lambda k: routers()[k], k))
+        for k, b in enumerate(maps)
     }
 
 
@@ -224,21 +224,22 @@ def by_token(
     def tables() -> dict[int, np.ndarray]:
         """{block: [vocabulary]}"""
         if mean_of == "loss increase":
-            needs = measure_needs(subject, windows, maps)
-            return {b: lookup(needs.need[b], needs.token, size) for b in maps}
+            needs = loss_increases(subject, windows, maps)
+            return {b: smoothed_token_mean(needs.need[b], needs.token, size) for b in maps}
         errors = learn_errors(subject, windows, maps)
         ordinary = ~errors.massive  # what stays with the FFN has no error of the map
         return {
-            b: lookup(errors.error[k][ordinary[k]], tokens[ordinary[k]], size)
+            b: smoothed_token_mean(errors.error[k][ordinary[k]], tokens[ordinary[k]], size)
             for k, b in enumerate(maps)
         }
 
     said = _said(f"the input token's mean {mean_of} of {{}}", subject, windows)
     said = said and f"{said}, for {test.provenance}"
-    return {
-        b: Handle(_of_map(said, maps[b]), lambda b=b: Told(-tables()[b][test.tokens.numpy()]))
-        for b in maps
-    }
+
+    def of_block(b: int) -> Told:
+        return Told(-tables()[b][test.tokens.numpy()])
+
+    return {b: Handle(_of_map(said, maps[b]), partial(of_block, b)) for b in maps}
 
 
 def _said(how: str, subject: Subject, windows: Windows) -> str | None:
@@ -292,7 +293,7 @@ def cheapest(
             for b, of_block in zip(maps, shares)
         }
 
-    return {b: Handle(_of_map(said, maps[b]), lambda b=b: modules()[b]) for b in maps}
+    return {b: Handle(_of_map(said, maps[b]), partial(lambda b: modules()[b], b)) for b in maps}
 
 
 def sweep(
@@ -324,7 +325,7 @@ def document_losses(subject: Subject, windows: Windows, modules: keys.InPlaces) 
     saved (shares, see `sweep`)."""
     # All is made before anything is swapped: maps and scores are fitted on the model as it is.
     for b, module in modules.items():
-        hooks.check_stand_in(subject.blocks[b], module)
+        hooks.check_replacement(subject.blocks[b], module)
     found, affine, saved = [], [], []  # [predictions] a window; a number a window
     n_params = {b.index: b.n_params for b in subject.blocks}
     rows_of = slices(len(windows), single.batch_size(subject, windows))
@@ -367,13 +368,13 @@ def arithmetic_saved(
     """(where a map was used, share of the FFN's multiplications saved), both [n, position], from
     what `module` noted in its last pass; an FFN is counted as one multiplication for each of its
     n_params, biases among them."""
-    if isinstance(module, Thinned):
+    if isinstance(module, SparseFFN):
         return np.zeros(shape, bool), module.saved.numpy()
     if not isinstance(module, Routed):
         return np.ones(shape, bool), np.full(shape, _saved_by_map(module, n_params))
     used = module.linear.cpu().numpy()
     saved = np.where(used, _saved_by_map(module.surrogate, n_params), 0.0)
-    if isinstance(ffn := _made(module.ffn), Thinned) and not used.all():
+    if isinstance(ffn := _made(module.ffn), SparseFFN) and not used.all():
         saved[~used] = ffn.saved.numpy().ravel()
     return used, saved - getattr(module.router, "n_multiplications", 0) / n_params
 
@@ -399,7 +400,7 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
         return _with_map(_made(modules[b]), found()[b].to(subject.device))
 
     return {
-        b: Handle(said and f"FFN of block {b} routed, {said}", lambda b=b: with_new_map(b))
+        b: Handle(said and f"FFN of block {b} routed, {said}", partial(with_new_map, b))
         for b in modules
     }
 

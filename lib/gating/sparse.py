@@ -8,7 +8,7 @@ by block and matrix.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ def _shape(matrix: nn.Module) -> tuple[int, int]:
 def magnitudes(subject: Subject, windows: Windows, levels: tuple[float, ...]) -> dict:
     """Quantiles at `levels` of the magnitudes in each block's FFN, {name: [blocks, levels]}:
     "input", "hidden" (what the writer reads) and "gate" (the activation's output)."""
-    kept = {name: [[] for _ in subject.blocks] for name in ("input", "hidden", "gate")}
+    kept: dict = {name: [[] for _ in subject.blocks] for name in ("input", "hidden", "gate")}
     n_text = windows.tokens.shape[1] - subject.n_start
     # From the middle of the first stretch: the first positions are unlike the rest.
     first = subject.n_start + min(EVERY, n_text) // 2
@@ -99,7 +99,7 @@ def magnitudes(subject: Subject, windows: Windows, levels: tuple[float, ...]) ->
     return quantiles
 
 
-class Thinned(nn.Module):
+class SparseFFN(nn.Module):
     """An FFN without its small entries: those below `cuts` ("input", "hidden", "gate") are zero.
 
     After a pass, `saved` [batch, position] is the share of the FFN's multiplications left out.
@@ -111,7 +111,7 @@ class Thinned(nn.Module):
         super().__init__()
         self.ffn, self.cuts = ffn, cuts
         self.__dict__["parts"] = parts(ffn, d_model)  # not registered a second time
-        self.saved = None
+        self.saved: torch.Tensor = None
         seal(self, words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d_model]
@@ -198,11 +198,11 @@ def _thinned(
     levels = tuple(level_of.values())
     quantiles = cache(lambda: magnitudes(subject, windows, levels))
 
-    def thinned(block: Block) -> Thinned:
+    def thinned(block: Block) -> SparseFFN:
         cuts = {}
         for k, (name, level) in enumerate(level_of.items()):
             cuts[name] = float(quantiles()[name][block.index, k]) if level > 0 else 0.0
-        return Thinned(block.original, block.d_model, cuts)
+        return SparseFFN(block.original, block.d_model, cuts)
 
     words = subject.provenance and f"{how}, share {share!r} by {windows.provenance}"
-    return {b.index: Handle(words, lambda b=b: thinned(b)) for b in subject.blocks}
+    return {b.index: Handle(words, partial(thinned, b)) for b in subject.blocks}

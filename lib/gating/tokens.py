@@ -2,6 +2,7 @@
 of tokens, features of a position, and look-up tables by token."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,7 +56,9 @@ def token_kinds(tokenizer) -> np.ndarray:
     return np.array([kind(*of_token) for of_token in zip(*spelled(tokenizer))])
 
 
-def lookup(values: np.ndarray, ids: np.ndarray, vocabulary: int, prior: float = 4.0) -> np.ndarray:
+def smoothed_token_mean(
+    values: np.ndarray, ids: np.ndarray, vocabulary: int, prior: float = 4.0
+) -> np.ndarray:
     """Mean of `values` by token, [vocabulary], each drawn to the mean of all by `prior` rows, so a
     token never seen has that. `values` and `ids` are alike in shape."""
     ids, values = ids.ravel(), values.ravel()
@@ -148,7 +151,7 @@ def _through(
 
 def find_norm(subject: Subject, block: int) -> nn.Module:
     """The module of a block whose output is its FFN's input, found in a tiny pass."""
-    outputs: dict[nn.Module, object] = {}
+    outputs: dict[nn.Module, Any] = {}
     read: list[int] = []  # where the FFN's input lies in memory
     layer = get_block(subject, block).layer
 

@@ -33,7 +33,7 @@ class AffineMap(nn.Module):
         return affine
 
 
-class RepairedMap(AffineMap):
+class MassiveKeptMap(AffineMap):
     """An affine map for ordinary positions; the FFN stays where x is predicted to be massive, where
     its part along `direction` [d_in] exceeds `threshold`."""
 
@@ -52,9 +52,9 @@ class RepairedMap(AffineMap):
         """Positions predicted to be massive, on which the FFN stays."""
         return x.float() @ self.direction > self.threshold
 
-    def with_affine(self, affine: AffineMap) -> "RepairedMap":
+    def with_affine(self, affine: AffineMap) -> "MassiveKeptMap":
         """This map with the weight and bias of another; the FFN stays on the same positions."""
-        repaired = RepairedMap(affine.weight, affine.bias, self.direction, self.threshold)
+        repaired = MassiveKeptMap(affine.weight, affine.bias, self.direction, self.threshold)
         words, of_positions = words_of(affine), words_of(self)
         both = words and of_positions and f"{words}, FFN kept as by {of_positions}"
         return seal(repaired, both)

@@ -198,7 +198,7 @@ def search_rate(
             run = descend(rows, block, optimizer, rate, steps, seed, whiten=whiten)
             end = run.held_out[-1]
             tried[rate] = float(end) if np.isfinite(end) else np.inf
-        best = min(tried, key=tried.get)
+        best = min(tried, key=lambda rate: tried[rate])
         further = {min(tried): best / 10**0.5, max(tried): best * 10**0.5}
         new = [further[best]] if best in further and len(tried) < 2 * len(rates) else []
     return best

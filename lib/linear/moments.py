@@ -162,6 +162,8 @@ class _SampleBuilder:
     def sample(self) -> BlockSample:
         norm, heavy = np.concatenate(self.norms), torch.cat(self.heavy).numpy()
         x, y = torch.cat(self.heavy_x), torch.cat(self.heavy_y)
+        if self.moments is None:
+            raise InputError("a sample of no windows has no moments: give at least one.")
         return BlockSample(self.moments, norm, heavy, x, y)
 
 

@@ -251,7 +251,7 @@ def probe_errors(
     kind: str,
     steps: int,
     seed: int = 42,
-    start: str = "closed form",
+    start: Literal["closed form", "random"] = "closed form",
 ) -> pd.DataFrame:
     """See Probe.errors."""
     fitted = fit_probe(rows, block, affine, kind, steps, seed, start)

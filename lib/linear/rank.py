@@ -31,7 +31,7 @@ def through(moments: Moments, v: torch.Tensor) -> AffineMap:
 
 
 @cached("maps by rank", 1, subject="model", windows="text", first="from", stop="to")
-def cut_maps(subject: Subject, windows: Windows, first: int, stop: int) -> dict[int, AffineMap]:
+def rank_k_maps(subject: Subject, windows: Windows, first: int, stop: int) -> dict[int, AffineMap]:
     """{block: map}: each FFN's least-squares map through its output directions `first` to `stop`
     - 1 alone, all others at their mean; (0, k) is the rank-k regression."""
     samples = gather(subject, windows)

@@ -20,7 +20,7 @@ from lib.errors import InputError
 from lib.hooks import forward
 from lib.kept import kept
 from lib.keys import seal
-from lib.linear.affine import AffineMap, Handle, RepairedMap, constant
+from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant
 from lib.linear.moments import BlockSample, Moments, collect, join
 from lib.models.blocks import Subject
 from lib.stats import Interval, intervals, sums
@@ -36,7 +36,7 @@ class Fits:
 
     at_budget: dict[int, dict[int, AffineMap]]
     """{positions: {block: map}}: least squares on nested prefixes of the sample"""
-    mended: dict[int, RepairedMap]
+    massive_kept: dict[int, MassiveKeptMap]
     """{block: map} of those blocks that have massive activations in the fit text"""
     limit: np.ndarray
     """[blocks]: the output norm beyond which a position is massive"""
@@ -59,7 +59,7 @@ class Fits:
     def repaired(self) -> dict[int, AffineMap]:
         """{block: map}: the repaired map where the block has massive activations, else the plain
         one."""
-        return {**self.plain, **self.mended}
+        return {**self.plain, **self.massive_kept}
 
 
 def fit_maps(subject: Subject, windows: Windows) -> Fits:
@@ -73,7 +73,7 @@ def fit_maps(subject: Subject, windows: Windows) -> Fits:
     for n_positions, maps in fits.at_budget.items():
         for b, affine in maps.items():
             seal(affine, f"{words} on {n_positions} positions, block {b}")
-    for b, affine in fits.mended.items():
+    for b, affine in fits.massive_kept.items():
         seal(affine, f"{words}, FFN kept at massive activations, block {b}")
     return replace(fits, provenance=words)
 
@@ -86,7 +86,7 @@ def _fit_maps(subject: Subject, windows: Windows) -> Fits:
             f"{windows.name}: {len(windows)} windows are too few to fit maps: give at least 8."
         )
     at_budget: dict[int, dict[int, AffineMap]] = {}
-    mended: dict[int, RepairedMap] = {}
+    massive_kept: dict[int, MassiveKeptMap] = {}
     n_blocks = len(subject)
     limit = np.empty(n_blocks, np.float32)
     massive_share = np.empty(n_blocks)
@@ -106,7 +106,7 @@ def _fit_maps(subject: Subject, windows: Windows) -> Fits:
         limit[b] = MASSIVE * np.median(whole.norm)
         is_massive = whole.norm.flatten()[whole.heavy] > limit[b]  # [h], of the kept rows
         if is_massive.any() and is_massive.sum() < whole.moments.n / 10:
-            mended[b] = repair(bulk_moments(whole, limit[b]), whole.x[is_massive])
+            massive_kept[b] = repair(bulk_moments(whole, limit[b]), whole.x[is_massive])
         massive_share[b] = is_massive.sum() / whole.moments.n
         # How uneven the output features and the input directions are.
         variance = whole.moments.syy
@@ -119,7 +119,7 @@ def _fit_maps(subject: Subject, windows: Windows) -> Fits:
             )
         condition[b, 0] = float(eigenvalues[-1] / eigenvalues[0])
         condition[b, 1] = float(eigenvalues[-1] / eigenvalues[1])
-    return Fits(at_budget, mended, limit, massive_share, variance_ratio, condition)
+    return Fits(at_budget, massive_kept, limit, massive_share, variance_ratio, condition)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,9 @@ def fit(subject: Subject, windows: Windows) -> AffineFit:
     every, massive = [*facts.block], [*facts.block[facts.is_massive]]
     return AffineFit(
         handles("affine map", every, lambda b: fits().plain[b]),
-        handles("affine map, FFN kept at massive activations", massive, lambda b: fits().mended[b]),
+        handles(
+            "affine map, FFN kept at massive activations", massive, lambda b: fits().massive_kept[b]
+        ),
         handles("mean output", every, lambda b: means()[b]),
         facts,
         windows,
@@ -188,7 +190,7 @@ def fit_facts(subject: Subject, windows: Windows) -> pd.DataFrame:
         {
             "block": range(len(subject)),
             "massive": fits.massive,
-            "is_massive": [b in fits.mended for b in range(len(subject))],
+            "is_massive": [b in fits.massive_kept for b in range(len(subject))],
             "limit": fits.limit.astype(float),
             "variance_ratio": fits.variance_ratio,
             "condition": fits.condition[:, 0],
@@ -282,11 +284,11 @@ def _single(affine: AffineMap) -> AffineMap:
     return AffineMap(affine.weight.float(), affine.bias.float())
 
 
-def repair(bulk: Moments, massive_x: torch.Tensor) -> RepairedMap:
+def repair(bulk: Moments, massive_x: torch.Tensor) -> MassiveKeptMap:
     """The map of the bulk, with the direction that finds the massive rows massive_x [h, d]."""
     affine = bulk.fit()
     direction, threshold = massive_direction(bulk, massive_x)
-    return RepairedMap(affine.weight.float(), affine.bias.float(), direction, threshold)
+    return MassiveKeptMap(affine.weight.float(), affine.bias.float(), direction, threshold)
 
 
 def massive_direction(bulk: Moments, x: torch.Tensor) -> tuple[torch.Tensor, float]:

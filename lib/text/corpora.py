@@ -6,7 +6,6 @@ budgets are nested and each samples every document; splits and folds go by docum
 """
 
 import ast
-import importlib.util
 import json
 import lzma
 import os
@@ -18,6 +17,8 @@ from functools import cache
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
+
+import scipy
 
 from lib.errors import InputError, unknown
 from lib.files import DATA
@@ -96,7 +97,7 @@ def docstrings_of(paths: Sequence[Path]) -> list[str]:
 
 def _scipy() -> list[str]:
     """The docstrings of the installed SciPy, whose version is pinned, but for its tests'."""
-    folder = Path(importlib.util.find_spec("scipy").origin).parent
+    folder = Path(scipy.__file__).parent
     return docstrings_of(sorted(p for p in folder.rglob("*.py") if "tests" not in p.parts))
 
 

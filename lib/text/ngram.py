@@ -23,7 +23,7 @@ class KneserNey:
                 "give the vocabulary of the tokenizer that cut them."
             )
         self.vocabulary, self.order = vocabulary, order
-        self.levels = []
+        self.levels: list[_Level] = []
         for k in range(order, 0, -1):
             if k == order:
                 occurring = self._grams(tokens, k)
@@ -58,7 +58,7 @@ class KneserNey:
     def _probability(self, grams: np.ndarray, k: int) -> np.ndarray:
         """p of each k-gram's last token after its others, interpolated down to the uniform one."""
         if k == 1:
-            lower = 1 / self.vocabulary
+            lower: float | np.ndarray = 1 / self.vocabulary
         else:  # the same k-gram without its first token
             lower = self._probability(grams % self.vocabulary ** (k - 1), k - 1)
         return self.levels[k - 1].probability(grams, lower)

@@ -16,13 +16,13 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from lib.errors import InputError
 from lib.text.windows import Windows
 from lib.training.decoder import Decoder
-from lib.training.loop import Recipe, _order, _rate, adamw
+from lib.training.loop import TrainConfig, _order, _rate, adamw
 
 READ_AT_ONCE = 16
 """windows, each by all decoders"""
 
 
-class Decoders:
+class StackedDecoders:
     """N decoders of one shape, whose SwiGLU FFNs may have any widths."""
 
     def __init__(self, models: Sequence[Decoder], device: str):
@@ -103,47 +103,47 @@ class Decoders:
 def train_together(
     models: Sequence[Decoder],
     data: Windows,
-    recipes: Sequence[Sequence[Recipe]],
-    look: Callable[[int, Decoders, torch.Tensor], None],
+    recipes: Sequence[Sequence[TrainConfig]],
+    callback: Callable[[int, StackedDecoders, torch.Tensor], None],
 ) -> None:
     """Train decoders side by side, on a GPU if there is one.
 
     `recipes` [branch][model]: those of a branch differ in their seeds alone. Branches of WSD
     recipes leave a shared trunk where their rates begin to fall, the shortest first; other recipes
-    have one branch. After each branch `look(branch, decoders, losses)` is called with the training
-    losses [step, N]. Raises InputError for a training that diverges.
+    have one branch. After each branch `callback(branch, decoders, losses)` is called
+    with the training losses [step, N]. Raises InputError for a training that diverges.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    decoders = Decoders(models, device)
+    decoders = StackedDecoders(models, device)
     optimizer = adamw(decoders.weights.values(), recipes[0][0], of_matrix=3)
     windows = data.tokens.to(device)
     order = torch.stack([_order(len(data), recipe) for recipe in recipes[-1]]).to(device)
     losses: list[torch.Tensor] = []
 
-    def train_to(step_there: int, recipe: Recipe) -> None:
+    def train_to(step_there: int, recipe: TrainConfig) -> None:
         _train_to(step_there, decoders, optimizer, windows, order, recipe, losses)
 
     *shorter, longest = [of_branch[0] for of_branch in recipes]
     for branch, recipe in enumerate(shorter):
-        train_to(recipe.steps - recipe.decay, recipe)
+        train_to(recipe.steps - (recipe.decay or 0), recipe)
         fork, n_before = _state(decoders, optimizer), len(losses)
         train_to(recipe.steps, recipe)
-        look(branch, decoders, torch.stack(losses))
+        callback(branch, decoders, torch.stack(losses))
         # Back to the trunk.
         _restore(fork, decoders, optimizer)
         del losses[n_before:]
     train_to(longest.steps, longest)
-    look(len(shorter), decoders, torch.stack(losses))
+    callback(len(shorter), decoders, torch.stack(losses))
 
 
 @torch.enable_grad()
 def _train_to(
     step_there: int,
-    decoders: Decoders,
+    decoders: StackedDecoders,
     optimizer: torch.optim.Optimizer,
     windows: torch.Tensor,
     order: torch.Tensor,
-    recipe: Recipe,
+    recipe: TrainConfig,
     losses: list[torch.Tensor],
 ) -> None:
     """Train on, up to a step; `losses` gets each step's losses [N]."""
@@ -156,7 +156,7 @@ def _train_to(
             group["lr"] = recipe.lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
         loss.sum().backward()
-        if step < recipe.ffn_from:  # FFNs do not learn yet
+        if step < recipe.ffn_unfreeze_step:  # FFNs do not learn yet
             for p in ffns:
                 p.grad = None
         _clip(decoders)
@@ -177,7 +177,7 @@ def _stacked(parameters: Sequence[torch.Tensor | None]) -> torch.Tensor:
     return stacked
 
 
-def _clip(decoders: Decoders, most: float = 1.0) -> None:
+def _clip(decoders: StackedDecoders, most: float = 1.0) -> None:
     """Scale each decoder's gradient to a norm of at most `most`, as clip_grad_norm_ does."""
     gradients = [p.grad for p in decoders.weights.values() if p.grad is not None]
     squared = sum(g.flatten(1).square().sum(1) for g in gradients)  # [N]
@@ -186,7 +186,7 @@ def _clip(decoders: Decoders, most: float = 1.0) -> None:
         g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))
 
 
-def _state(decoders: Decoders, optimizer: torch.optim.Optimizer) -> list[dict]:
+def _state(decoders: StackedDecoders, optimizer: torch.optim.Optimizer) -> list[dict]:
     """Copies of each parameter and of what Adam knows of it."""
     found = []
     for p in decoders.weights.values():
@@ -195,7 +195,9 @@ def _state(decoders: Decoders, optimizer: torch.optim.Optimizer) -> list[dict]:
     return found
 
 
-def _restore(state: Sequence[dict], decoders: Decoders, optimizer: torch.optim.Optimizer) -> None:
+def _restore(
+    state: Sequence[dict], decoders: StackedDecoders, optimizer: torch.optim.Optimizer
+) -> None:
     for p, kept in zip(decoders.weights.values(), state, strict=True):
         p.data.copy_(kept["weight"])
         optimizer.state.pop(p, None)

@@ -27,7 +27,7 @@ class DecoderConfig(LlamaConfig):
     """Llama's, with `intermediate_sizes`: one width a layer, 0 for no FFN and no norm before it."""
 
     model_type = "layerwise-decoder"
-    intermediate_sizes: list[int] | None = None
+    intermediate_sizes: list[int] = None  # type: ignore[assignment]  # one a layer
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -73,7 +73,9 @@ class DecoderLayer(GradientCheckpointingLayer):
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> torch.Tensor:
         x = hidden_states
         x = x + self.self_attn(hidden_states=self.input_layernorm(x), **kwargs)[0]
-        return x if self.mlp is None else x + self.mlp(self.post_attention_layernorm(x))
+        if self.mlp is None or self.post_attention_layernorm is None:
+            return x
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Decoder(LlamaForCausalLM):
@@ -196,7 +198,7 @@ def count_params(config: DecoderConfig) -> int:
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
     layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + d)
-    ffn = sum(3 * d * width + d for width in config.intermediate_sizes if width)
+    ffn = sum(3 * d * width + d for width in config.intermediate_sizes or () if width)
     return v * d * (1 if config.tie_word_embeddings else 2) + d + layers + ffn
 
 
@@ -205,7 +207,7 @@ def flops_per_token(config: DecoderConfig, seq_len: int) -> int:
     exact where attention computes the whole square of scores."""
     d, v = config.hidden_size, config.vocab_size
     embedding = v * d * (0 if config.tie_word_embeddings else 1)
-    n_norms = 1 + config.num_hidden_layers + sum(w > 0 for w in config.intermediate_sizes)
+    n_norms = 1 + config.num_hidden_layers + sum(w > 0 for w in config.intermediate_sizes or ())
     in_products = count_params(config) - embedding - n_norms * d
     scores = 2 * seq_len * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     return 2 * (in_products + scores)

@@ -1,8 +1,8 @@
 """Fine-tuning a model some of whose FFNs are replaced, beside the same training of the whole one.
 
 Balogh §4.9: some FFNs are replaced, the rest of the model is trained, and what results is compared
-with the original. Here every such training is an `Arm`, and the same training without replacement
-is one too. Nothing is done to the subject itself: a copy of its model is changed and trained.
+with the original. Here every such training is a `FinetuneConfig`, and the same training without
+replacement is one too. Nothing is done to the subject itself: a copy of its model is trained.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from tqdm import tqdm
 
 from lib.cache import cached, pack, unpack
 from lib.errors import InputError, unknown
-from lib.files import cache_folder, whole
-from lib.hooks import StandIn, get_block, swap
+from lib.files import atomic_write, cache_folder
+from lib.hooks import FFNReplacement, get_block, swap
 from lib.kept import kept
 from lib.keys import settings
 from lib.models.blocks import Subject
 from lib.models.trial import copy_of
 from lib.swap.sweep import batch_size, token_losses
 from lib.text.windows import Windows
-from lib.training.loop import Recipe, train
-from lib.training.replacements import STAND_INS, stand_in, stand_ins
+from lib.training.loop import TrainConfig, train
+from lib.training.replacements import REPLACEMENTS, replacement_for, replacements_of
 
 FINETUNED = dict(
     subject="model",
@@ -37,7 +37,7 @@ FINETUNED = dict(
     fit="text of the maps",
     data="training text",
     tests="test texts",
-    marks="read at steps",
+    eval_steps="read at steps",
 )
 """what the arguments of a training are called in keys"""
 
@@ -56,7 +56,7 @@ def centre_out(n_blocks: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Arm:
+class FinetuneConfig:
     """One training: which FFNs are replaced, in stages, and how the rest is trained."""
 
     stand_in: str = "none"
@@ -103,7 +103,7 @@ class Arm:
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned:
+class FinetuneResult:
     """What a training gave."""
 
     losses: pd.DataFrame
@@ -116,45 +116,45 @@ class Tuned:
 
 def fine_tune(
     subject: Subject,
-    arm: Arm,
+    arm: FinetuneConfig,
     fit: Windows,
     data: Windows,
     tests: Mapping[str, Windows],
-    marks: Mapping[str, Sequence[int]],
+    eval_steps: Mapping[str, Sequence[int]],
     weights: bool = False,
 ) -> pd.DataFrame:
     """Losses of a copy of the model while an arm is trained, one row a document: experiment
     (always "fine-tuned"), text, step, document, loss (the mean over its predictions, nats).
 
     Stand-ins are fitted on `fit`; `data` are the windows to train on, one a step. Each text of
-    `tests` is evaluated at its steps in `marks`; step 0 is after the first stage's replacement.
+    `tests` is evaluated at its `eval_steps`; step 0 is after the first stage's replacement.
     `weights`: keep those after the first stage in the cache too, for soft gates. What was trained
     earlier is kept. Raises InputError for blocks that the model lacks and for
     text that does not suffice.
     """
-    check_arm(subject, arm, data)
+    check_config(subject, arm, data)
     if weights:
         _check_kept(arm)
-    given = (subject, arm, fit, data, dict(tests), dict(marks))
+    given = (subject, arm, fit, data, dict(tests), dict(eval_steps))
     return finetuned_losses(*given, weights).assign(experiment="fine-tuned")
 
 
 def tuned(
     subject: Subject,
-    arm: Arm,
+    arm: FinetuneConfig,
     fit: Windows,
     data: Windows,
     tests: Mapping[str, Windows],
-    marks: Mapping[str, Sequence[int]],
-) -> Tuned:
+    eval_steps: Mapping[str, Sequence[int]],
+) -> FinetuneResult:
     """What `fine_tune` with the same arguments gave, with the weights after its first stage; it is
     trained again unless these are in the cache. Raises InputError for narrow FFNs, which no cache
     keeps."""
     _check_kept(arm)
-    return _fine_tune(subject, arm, fit, data, dict(tests), dict(marks), weights=True)
+    return _fine_tune(subject, arm, fit, data, dict(tests), dict(eval_steps), weights=True)
 
 
-def _check_kept(arm: Arm) -> None:
+def _check_kept(arm: FinetuneConfig) -> None:
     if arm.stand_in == "narrow":
         raise InputError("the weights of narrow FFNs are not kept: use fine_tune for their losses.")
 
@@ -162,21 +162,21 @@ def _check_kept(arm: Arm) -> None:
 @kept("fine-tuned models", 1, **FINETUNED, helpers=("weights",))
 def finetuned_losses(
     subject: Subject,
-    arm: Arm,
+    arm: FinetuneConfig,
     fit: Windows,
     data: Windows,
     tests: dict,
-    marks: dict,
+    eval_steps: dict,
     weights: bool = False,
 ) -> pd.DataFrame:
     """What `_fine_tune` gave: text, step, document, loss (the mean over its predictions, nats)."""
-    return _fine_tune(subject, arm, fit, data, tests, marks, weights).losses
+    return _fine_tune(subject, arm, fit, data, tests, eval_steps, weights).losses
 
 
-def check_arm(subject: Subject, arm: Arm, data: Windows) -> None:
+def check_config(subject: Subject, arm: FinetuneConfig, data: Windows) -> None:
     """Raises InputError for an arm that this model or text cannot have."""
-    if arm.stand_in not in STAND_INS:
-        raise unknown("stand-in", arm.stand_in, [*STAND_INS])
+    if arm.stand_in not in REPLACEMENTS:
+        raise unknown("stand-in", arm.stand_in, [*REPLACEMENTS])
     if arm.stand_in == "none" and arm.replaced:
         raise InputError(f"nothing replaces blocks {arm.replaced}: name a stand-in, or no blocks.")
     if arm.stand_in == "narrow" and any(arm.stages[:-1]):
@@ -197,15 +197,15 @@ def check_arm(subject: Subject, arm: Arm, data: Windows) -> None:
 @cached("fine-tuned model", 1, **FINETUNED, weights="weights are kept")
 def _fine_tune(
     subject: Subject,
-    arm: Arm,
+    arm: FinetuneConfig,
     fit: Windows,
     data: Windows,
     tests: dict,
-    marks: dict,
+    eval_steps: dict,
     weights: bool = False,
-) -> Tuned:
+) -> FinetuneResult:
     """`fine_tune` itself; `weights`: whether those after the first stage come back too."""
-    key = _fine_tune.key(subject, arm, fit, data, tests, marks)
+    key = _fine_tune.key(subject, arm, fit, data, tests, eval_steps)
     with _folder(key and key.digest) as folder, contextlib.ExitStack() as swaps:
         copied = copy_of(subject)
         placed: dict[int, nn.Module] = {}
@@ -223,20 +223,20 @@ def _fine_tune(
             copied.model.load_state_dict(state["weights"], strict=False)
         for k in range(done, len(arm.stages)):
             kind = arm.stand_in
-            ready = stand_ins(subject, fit, arm.stages[0], kind) if k == 0 else {}
+            ready = replacements_of(subject, fit, arm.stages[0], kind) if k == 0 else {}
             for block in arm.stages[k]:
-                put(block, ready[block] if k == 0 else stand_in(copied, fit, block, kind))
-            _train_stage(copied, arm, k, data, tests, marks, folder)
+                put(block, ready[block] if k == 0 else replacement_for(copied, fit, block, kind))
+            _train_stage(copied, arm, k, data, tests, eval_steps, folder)
             if k < len(arm.stages) - 1 or (weights and k == 0):
                 state = {"weights": _weights(copied), "stand_ins": placed}
-                with whole(folder / f"stage-{k}.npz") as part, open(part, "wb") as file:
-                    np.savez(file, **pack(state))
+                with atomic_write(folder / f"stage-{k}.npz") as part, open(part, "wb") as file:
+                    np.savez(file, allow_pickle=False, **pack(state))
         found = pd.concat([pd.read_csv(path) for path in sorted(folder.glob("*.csv"))])
         found = found.sort_values(["text", "step", "document"], ignore_index=True)
         if not weights:
-            return Tuned(found, {}, {})
+            return FinetuneResult(found, {}, {})
         first = _stage_of(folder, 0)
-        return Tuned(found, first["weights"], first["stand_ins"])
+        return FinetuneResult(found, first["weights"], first["stand_ins"])
 
 
 def _stage_of(folder: Path, k: int) -> dict:
@@ -246,7 +246,13 @@ def _stage_of(folder: Path, k: int) -> dict:
 
 
 def _train_stage(
-    copied: Subject, arm: Arm, k: int, data: Windows, tests: dict, marks: dict, folder: Path
+    copied: Subject,
+    arm: FinetuneConfig,
+    k: int,
+    data: Windows,
+    tests: dict,
+    eval_steps: dict,
+    folder: Path,
 ) -> None:
     """Train stage k in place; what is measured on the way goes into `folder`."""
     before, n_steps = sum(arm.steps[:k]), arm.steps[k]
@@ -256,7 +262,7 @@ def _train_stage(
         generator = torch.Generator().manual_seed(arm.seed)
         order = torch.randperm(len(data), generator=generator)
         windows = data[order[before : before + n_steps]]
-    recipe = Recipe(
+    recipe = TrainConfig(
         steps=n_steps,
         batch=1,
         lr=arm.lr,
@@ -271,17 +277,25 @@ def _train_stage(
     def look(local: int, _) -> None:
         step_in_all = before + local
         for text, of_text in tests.items():
-            if step_in_all in marks[text]:
+            if step_in_all in eval_steps[text]:
                 found = measure(copied, of_text).assign(text=text, step=step_in_all)
                 found = found[["text", "step", "document", "loss"]]
-                with whole(folder / f"{text} at {step_in_all}.csv") as part:
+                with atomic_write(folder / f"{text} at {step_in_all}.csv") as part:
                     found.to_csv(part, index=False)
 
     # The end of a stage belongs to it, not to the start of the next.
     first = 0 if k == 0 else 1
-    at = {m - before for steps in marks.values() for m in steps if m - before >= first}
+    at = {m - before for steps in eval_steps.values() for m in steps if m - before >= first}
     checkpoints = folder / f"stage-{k}"
-    train(copied.model, windows, recipe, look=look, at=at, checkpoints=checkpoints, every=100)
+    train(
+        copied.model,
+        windows,
+        recipe,
+        callback=look,
+        at=at,
+        checkpoints=checkpoints,
+        checkpoint_every=100,
+    )
     copied.model.requires_grad_(False).eval()
 
 
@@ -304,7 +318,7 @@ def _free(subject: Subject, norms: bool) -> None:
     `norms`, the norms."""
     subject.model.requires_grad_(True)
     for module in subject.model.modules():
-        if isinstance(module, StandIn):
+        if isinstance(module, FFNReplacement):
             module.ffn.requires_grad_(False)
         if not norms and "norm" in type(module).__name__.lower():
             module.requires_grad_(False)

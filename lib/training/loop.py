@@ -19,7 +19,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, get_scheduler
 
 from lib.errors import InputError
-from lib.files import whole
+from lib.files import atomic_write
 from lib.keys import settings
 from lib.text.windows import Windows
 
@@ -37,7 +37,7 @@ def train_tokenizer(documents: list[str], vocab_size: int = 4096) -> PreTrainedT
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainConfig:
     """How a model is trained: AdamW, a linear warm-up, then cosine to a tenth of the peak rate, or,
     with `decay`, the peak until the last `decay` steps, which go to 0 (WSD)."""
 
@@ -55,7 +55,7 @@ class Recipe:
     """of the order of the windows"""
     beta2: float = 0.95
     """of AdamW's second moment"""
-    ffn_from: int = 0
+    ffn_unfreeze_step: int = 0
     """step from which FFNs (parameters under an `mlp`) learn; before it they stay as they start"""
     bfloat16: bool = False
     """matrix products in bfloat16, the weights in float32"""
@@ -73,7 +73,7 @@ class Recipe:
             weight_decay="weight decay",
             seed="order of the text",
             beta2="beta 2",
-            ffn_from="first step at which FFNs learn",
+            ffn_unfreeze_step="first step at which FFNs learn",
             bfloat16="products in bfloat16",
         )
 
@@ -82,26 +82,27 @@ class Recipe:
 def train(
     model: PreTrainedModel,
     data: Windows,
-    recipe: Recipe,
+    recipe: TrainConfig,
     *,
-    look: Callable[[int, Callable[[], State]], None] | None = None,
-    at: Collection[int] = (),
-    begin: State | None = None,
+    callback: Callable[[int, Callable[[], State]], None] | None = None,
+    callback_steps: Collection[int] = (),
+    resume_from: State | None = None,
     checkpoints: Path | None = None,
-    every: int = 500,
+    checkpoint_every: int = 500,
     compiled: bool = False,
 ) -> list[float]:
     """Train `model` in place and return each step's loss in nats. No window is read again before
     all others are. Same seed, same machine, same weights (of a model without dropout).
 
-    `look(step, state)` is called before the first (0) and after each step in `at`, with the model
-    in eval mode; it must not change it. `begin`: a `state()` of an earlier run to go on from, to
-    the last bit. `checkpoints`: a folder that gets such a state after each `every` steps; a
-    training goes on from the last whole one, and the folder goes when it is done. `compiled`: a
-    Llama's layers and the loss go through torch.compile, which rounds otherwise and needs a C++
-    compiler. Under `accelerate launch` every process reads its share of a batch.
+    `callback(step, state)` is called before the first (0) and after each step in `callback_steps`,
+    with the model in eval mode; it must not change it. `resume_from`: a `state()` of an earlier run
+    to go on from, to the last bit. `checkpoints`: a folder that gets such a state after each
+    `checkpoint_every` steps; a training goes on from the last whole one, and the folder goes when
+    it is done. `compiled`: a Llama's layers and the loss go through torch.compile, which rounds
+    otherwise and needs a C++ compiler. Under `accelerate launch` every process reads its share of a
+    batch.
     """
-    # autocast stands around the forward pass below, so that `look` reads in float32
+    # autocast stands around the forward pass below, so that `callback` reads in float32
     accelerator = Accelerator(mixed_precision="no")
     plain = adamw(model.parameters(), recipe)
     rate = _rate(plain, recipe)
@@ -114,20 +115,20 @@ def train(
         forwards = {
             layer: torch.compile(layer.forward, recompile_limit=256) for layer in model.model.layers
         }
-    begin = _newest(checkpoints) or begin
-    losses = _restore(begin, model, plain) if begin else []
+    resume_from = _newest(checkpoints) or resume_from
+    losses = _restore(resume_from, model, plain) if resume_from else []
     order = _order(len(data), recipe)
     of_process = slice(accelerator.process_index, None, accelerator.num_processes)
     ffns = [p for name, p in model.named_parameters() if ".mlp." in name]
     bar = tqdm(range(len(losses), recipe.steps + 1), desc="training", delay=2, leave=False)
     for step in bar:
-        if look and step in at:
+        if callback and step in callback_steps:
             model.eval()
-            look(step, lambda: _state(model, plain, losses))
+            callback(step, lambda: _state(model, plain, losses))
         if step == recipe.steps:
             break
-        if checkpoints and step % every == 0 and step and accelerator.is_main_process:
-            with whole(checkpoints / f"{step:08d}.safetensors") as part:
+        if checkpoints and step % checkpoint_every == 0 and step and accelerator.is_main_process:
+            with atomic_write(checkpoints / f"{step:08d}.safetensors") as part:
                 save_file(_state(model, plain, losses), part)
         wrapped.train()
         chosen = order[step * recipe.batch : (step + 1) * recipe.batch][of_process]
@@ -140,7 +141,7 @@ def train(
             group["lr"] = recipe.lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
         accelerator.backward(loss)
-        if step < recipe.ffn_from:  # FFNs do not learn yet
+        if step < recipe.ffn_unfreeze_step:  # FFNs do not learn yet
             for p in ffns:
                 p.grad = None
         accelerator.clip_grad_norm_(wrapped.parameters(), 1.0)
@@ -159,7 +160,7 @@ def train(
 
 
 def adamw(
-    parameters: Iterable[nn.Parameter], recipe: Recipe, of_matrix: int = 2
+    parameters: Iterable[nn.Parameter], recipe: TrainConfig, of_matrix: int = 2
 ) -> torch.optim.AdamW:
     """AdamW that decays matrices alone: what has `of_matrix` dimensions or more."""
     parameters = list(parameters)
@@ -172,11 +173,12 @@ def adamw(
     return torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, recipe.beta2), fused=True)
 
 
-def _rate(optimizer: torch.optim.Optimizer, recipe: Recipe) -> Callable[[int], float]:
+def _rate(optimizer: torch.optim.Optimizer, recipe: TrainConfig) -> Callable[[int], float]:
     """The learning rate at a step as a share of its peak: the function inside transformers'
     schedule, which has no state and so needs no checkpoint."""
     if recipe.decay is None:
-        kind, options = "cosine_with_min_lr", {"min_lr_rate": 0.1}
+        kind = "cosine_with_min_lr"
+        options: dict = {"min_lr_rate": 0.1}
     else:
         kind = "warmup_stable_decay"
         options = {"num_decay_steps": recipe.decay, "decay_type": "linear"}
@@ -186,7 +188,7 @@ def _rate(optimizer: torch.optim.Optimizer, recipe: Recipe) -> Callable[[int], f
     return schedule.lr_lambdas[0]
 
 
-def _order(n_windows: int, recipe: Recipe) -> torch.Tensor:
+def _order(n_windows: int, recipe: TrainConfig) -> torch.Tensor:
     """Every window once, then all again in another order, as long as there are steps."""
     generator = torch.Generator().manual_seed(recipe.seed)
     n_epochs = math.ceil(recipe.steps * recipe.batch / n_windows)

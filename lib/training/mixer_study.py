@@ -1,6 +1,6 @@
 """Mixers trained and compared: texts, one recipe, a rate for each model (notebooks 25-27)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,11 +13,11 @@ from lib.errors import InputError
 from lib.kept import kept
 from lib.swap.sweep import next_token_losses
 from lib.text.corpora import load_corpus
-from lib.text.ngram import KneserNey
 from lib.text.windows import Windows, cut_windows
-from lib.training.loop import Recipe, train, train_tokenizer
+from lib.training.loop import TrainConfig, train, train_tokenizer
 from lib.training.mixers import MODELS, check_model_kind
 from lib.training.parallel import in_parallel, losses_by_half
+from lib.training.study import Study, of_half
 
 MIXER = dict(
     kind="mixer",
@@ -26,7 +26,7 @@ MIXER = dict(
     data="training text",
     tests="test texts",
     recipe="training",
-    marks="read at steps",
+    eval_steps="read at steps",
 )
 """what the arguments of a training are called in keys"""
 
@@ -38,11 +38,11 @@ def mixer_losses(
     vocab: int,
     data: Windows,
     tests: dict[str, Windows],
-    recipe: Recipe,
-    marks: tuple[int, ...],
+    recipe: TrainConfig,
+    eval_steps: tuple[int, ...],
 ) -> pd.DataFrame:
     """What `train_mixer` gave: text, half of its documents, step, loss in nats a token."""
-    return train_mixer(kind, width, vocab, data, tests, recipe, marks)["losses"]
+    return train_mixer(kind, width, vocab, data, tests, recipe, eval_steps)["losses"]
 
 
 @cached("mixer", 1, **MIXER)
@@ -52,10 +52,10 @@ def train_mixer(
     vocab: int,
     data: Windows,
     tests: dict[str, Windows],
-    recipe: Recipe,
-    marks: tuple[int, ...],
+    recipe: TrainConfig,
+    eval_steps: tuple[int, ...],
 ) -> dict:
-    """Train one model: "losses" (text, half, step, loss) after each step of `marks`, and its
+    """Train one model: "losses" (text, half, step, loss) after each step of `eval_steps`, and its
     weights ("weight.…")."""
     check_model_kind(kind)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
@@ -73,26 +73,21 @@ def train_mixer(
             found = losses_by_half(torch.cat(parts).numpy(), windows, step=at)
             rows.extend(one | {"text": text} for one in found)
 
-    train(model, data, recipe, look=look, at=marks)
+    train(model, data, recipe, callback=look, callback_steps=eval_steps)
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
     return {"losses": pd.DataFrame(rows)[["text", "half", "step", "loss"]]} | weights
 
 
-@dataclass(frozen=True, eq=False)
-class MixerLab:
-    """What the models of a report are trained and read on, and for how long. Another length or text
-    is dataclasses.replace(lab, steps=…)."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixerStudy(Study):
+    """Mixers and their rivals, by kind, width and rate."""
 
-    fit: Windows
-    tests: dict[str, Windows]
-    """by text: rates are chosen on the even documents, reports are on the odd ones"""
-    tokenizer: object
     vocab: int
     steps: int
-    batch: int = 16
-    """windows a step"""
-    bfloat16: bool = False
-    """matrix products of trainings in bfloat16"""
+
+    @property
+    def vocabulary(self) -> int:
+        return self.vocab
 
     def train(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token, after each
@@ -111,54 +106,16 @@ class MixerLab:
         model.load_state_dict(state, strict=False)  # a tied or a fixed tensor is no parameter
         return model.requires_grad_(False).eval()
 
-    def losses(
-        self, kind: str, width: int, lr: float, seeds: Sequence[int], third: int = 3
-    ) -> np.ndarray:
-        """Test loss on the odd documents for each seed, [seeds], mean over the texts, nats a
-        token, after a third, two or all of the steps."""
-        return self.by_text(kind, width, lr, seeds, third).mean(axis=1).to_numpy()
-
     def by_text(
         self, kind: str, width: int, lr: float, seeds: Sequence[int], third: int = 3
     ) -> pd.DataFrame:
-        """`losses` text by text, a row a seed and a column a text."""
-        rows = [self._at(kind, width, lr, s, "odd", 1, third) for s in seeds]
+        """Test losses on the odd documents after a third, two or all of the steps, a row a seed and
+        a column a text, nats a token."""
+        rows = []
+        for seed in seeds:
+            found = self.train(kind, width, lr, seed)
+            rows.append(of_half(found, "odd", sorted(found.step.unique())[third - 1]))
         return pd.DataFrame(rows, index=[*seeds])[[*self.tests]]
-
-    def counted(self, order: int) -> pd.Series:
-        """Loss by text of an n-gram (Kneser-Ney) counted on the fit text, odd documents, nats a
-        token."""
-        ngram = KneserNey(self.fit.tokens.numpy(), self.vocab, order)
-        found = {}
-        for name, windows in self.tests.items():
-            odd = windows[windows.document % 2 == 1].tokens.numpy()
-            found[name] = float(ngram.losses(odd).mean())
-        return pd.Series(found)
-
-    def bytes_spelled(self, tokens: np.ndarray) -> np.ndarray:
-        """How many bytes of text each token spells: a byte is one sign of a byte-level BPE."""
-        names = self.tokenizer.convert_ids_to_tokens(range(self.vocab))
-        return np.array([len(name) for name in names])[tokens]
-
-    def bits_per_byte(self, nats: Mapping[str, float]) -> pd.Series:
-        """Bits per byte of each text on the odd documents, from losses in nats a token: bytes are
-        those that the predicted tokens spell."""
-        found = {}
-        for name, loss in nats.items():
-            windows = self.tests[name]
-            predicted = windows[windows.document % 2 == 1].tokens[:, 1:].numpy()
-            n_bytes = self.bytes_spelled(predicted).sum()
-            found[name] = loss * predicted.size / n_bytes / np.log(2)
-        return pd.Series(found)
-
-    def _at(
-        self, kind: str, width: int, lr: float, seed: int, half: str, share: float, third: int
-    ) -> pd.Series:
-        """Test loss by text over half of the documents."""
-        found = self.train(kind, width, lr, seed, share)
-        step_there = sorted(found.step.unique())[third - 1]
-        there = found[(found.half == half) & (found.step == step_there)]
-        return there.set_index("text").loss
 
     def rate(
         self, kind: str, width: int, seed: int, rates: Sequence[float], most: int = 6
@@ -173,7 +130,8 @@ class MixerLab:
         new = list(rates)
         while new:
             for lr in new:
-                tried[lr] = float(self._at(kind, width, lr, seed, "even", 0.25, 3).mean())
+                found = self.train(kind, width, lr, seed, share=0.25)
+                tried[lr] = float(of_half(found, "even").mean())
             best = min(tried, key=lambda lr: tried[lr])
             further = [lr for lr in (best / 2, best * 2) if lr not in tried]
             new = further[: max(0, most - len(tried))]
@@ -199,7 +157,7 @@ class MixerLab:
         """The arguments of `train_mixer`: a linear rise of the rate, then a linear fall to 0."""
         steps = max(3, round(share * self.steps))
         warmup = max(1, steps // 100)
-        recipe = Recipe(
+        recipe = TrainConfig(
             steps,
             self.batch,
             lr,
@@ -215,21 +173,21 @@ class MixerLab:
 
 
 def _search(job: tuple) -> None:
-    lab, *given = job
-    lab.rate(*given)
+    study, *given = job
+    study.rate(*given)
 
 
 def _train_one(job: tuple) -> None:
-    lab, *given = job
-    lab.train(*given)
+    study, *given = job
+    study.train(*given)
 
 
-def open_mixer_lab(run, corpus: str | None = None) -> MixerLab:
+def mixer_study(run, corpus: str | None = None) -> MixerStudy:
     """The texts, vocabulary, context and length of training of a run's profile."""
     both = ("wikipedia", "king-james")
     names = run.pick(["wikipedia-sample"], both, both, ["tinystories"])
     texts = [load_corpus(name) for name in ([corpus] if corpus else names)]
-    lab = cut_mixer_lab(
+    study = cut_mixer_study(
         run,
         fit=[d for text in texts for d in text.fit],
         tests={text.name: text.test for text in texts},
@@ -237,9 +195,9 @@ def open_mixer_lab(run, corpus: str | None = None) -> MixerLab:
         n_ctx=run.pick(smoke=16, laptop=128, study=128, paper=128),
     )
     most = run.pick(smoke=16, laptop=400, study=400, paper=2_000)
-    some = {name: windows[:most] for name, windows in lab.tests.items()}
+    some = {name: windows[:most] for name, windows in study.tests.items()}
     check_halves(some)
-    return replace(lab, tests=some)
+    return replace(study, tests=some)
 
 
 def check_halves(tests: dict[str, Windows]) -> None:
@@ -252,9 +210,9 @@ def check_halves(tests: dict[str, Windows]) -> None:
             )
 
 
-def cut_mixer_lab(
+def cut_mixer_study(
     run, fit: Sequence[str], tests: dict[str, Sequence[str]], vocab: int, n_ctx: int
-) -> MixerLab:
+) -> MixerStudy:
     """Documents to train on and to test on (by text) in windows of a tokenizer of their own. Raises
     InputError for a vocabulary that the text does not fill, and for a context of one token."""
     if n_ctx < 2:
@@ -269,14 +227,20 @@ def cut_mixer_lab(
     check_halves(cut)
     windows = cut_windows(fit, tokenizer, n_ctx, run.seed, "the fit text")
     steps = run.pick(smoke=6, laptop=1_600, study=1_600, paper=20_000)
-    half = run.profile == "paper"
-    return MixerLab(windows, cut, tokenizer, vocab, steps, bfloat16=half)
+    return MixerStudy(
+        fit=windows,
+        tests=cut,
+        tokenizer=tokenizer,
+        vocab=vocab,
+        steps=steps,
+        bfloat16=run.profile == "paper",
+    )
 
 
-def beginnings(lab: MixerLab, texts: Sequence[str], name: str) -> Windows:
+def beginnings(study: MixerStudy, texts: Sequence[str], name: str) -> Windows:
     """The first window of every paragraph that is long enough, as the author cuts stories."""
     paragraphs = [paragraph for text in texts for paragraph in text.split("\n\n")]
-    n_ctx = lab.fit.tokens.shape[1]
-    windows = cut_windows(paragraphs, lab.tokenizer, n_ctx, None, name)
+    n_ctx = study.fit.tokens.shape[1]
+    windows = cut_windows(paragraphs, study.tokenizer, n_ctx, None, name)
     first = np.unique(windows.document, return_index=True)[1]
     return windows[np.random.default_rng(0).permutation(first)]

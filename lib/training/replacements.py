@@ -19,7 +19,7 @@ from lib.models.blocks import Subject
 from lib.models.trial import copy_of
 from lib.text.windows import Windows
 
-STAND_INS = ("none", "map", "repaired", "deleted", "narrow")
+REPLACEMENTS = ("none", "map", "repaired", "deleted", "narrow")
 """what takes an FFN's place: the FFN itself; its affine map, frozen; the map with the FFN kept on
 massive activations; nothing; the FFN with as many parameters as the map, trained (in the first
 stage its units are those of the intact model)"""
@@ -27,7 +27,7 @@ RIDGE = 0.01
 """of the maps, as Balogh Eq. 3"""
 
 
-def stand_ins(
+def replacements_of(
     subject: Subject, fit: Windows, blocks: tuple[int, ...], kind: str
 ) -> dict[int, nn.Module]:
     """{block: what takes its FFN's place}: maps fitted on the model with those before them in
@@ -37,7 +37,7 @@ def stand_ins(
     if kind == "narrow":
         return narrow_ffns(subject, fit, blocks)
     if kind == "deleted":
-        return {block: stand_in(subject, fit, block, kind) for block in blocks}
+        return {block: replacement_for(subject, fit, block, kind) for block in blocks}
     return first_maps(subject, fit, blocks, kind)
 
 
@@ -51,7 +51,7 @@ def first_maps(subject: Subject, fit: Windows, blocks: tuple[int, ...], kind: st
     copied = copy_of(subject)
     with contextlib.ExitStack() as swaps:
         for block in blocks:
-            fitted[block] = stand_in(copied, fit, block, kind)
+            fitted[block] = replacement_for(copied, fit, block, kind)
             swaps.enter_context(swap(copied.blocks[block], fitted[block]))
     return fitted
 
@@ -86,8 +86,8 @@ def _ffn_rows(
     return torch.cat(rows_x), torch.cat(rows_y)
 
 
-def stand_in(subject: Subject, fit: Windows, block: int, kind: str) -> nn.Module:
-    """What takes the place of a block's FFN (STAND_INS), fitted on the model as it stands."""
+def replacement_for(subject: Subject, fit: Windows, block: int, kind: str) -> nn.Module:
+    """What takes the place of a block's FFN (REPLACEMENTS), fitted on the model as it stands."""
     if kind == "deleted":
         return constant(torch.zeros(subject.d_model))
     if kind == "narrow":

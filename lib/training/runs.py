@@ -9,7 +9,7 @@ from lib.cache import cached
 from lib.swap.sweep import next_token_losses
 from lib.text.windows import Windows
 from lib.training.decoder import SILENT_STARTS, Decoder, Shape, build_decoder
-from lib.training.loop import Recipe, train
+from lib.training.loop import TrainConfig, train
 
 DECODER = dict(
     widths="FFN widths",
@@ -21,24 +21,24 @@ DECODER = dict(
 """what the arguments of a training are called in keys"""
 
 
-@cached("trunk of decoders", 1, marks="states at steps", compiled="compiled", **DECODER)
-def trunk(
-    marks: tuple[int, ...],
+@cached("trunk of decoders", 1, branch_steps="states at steps", compiled="compiled", **DECODER)
+def shared_steps(
+    branch_steps: tuple[int, ...],
     widths: list[int],
     shape: Shape,
     data: Windows,
-    recipe: Recipe,
+    recipe: TrainConfig,
     start: str,
     compiled: bool = False,
 ) -> dict:
-    """The state (see `train`) of a decoder after marks[-1] steps at a constant rate; it goes on
-    from the trunk of the marks before, so that each piece is trained once."""
-    begin = None
-    if len(marks) > 1:
-        begin = trunk(marks[:-1], widths, shape, data, recipe, start, compiled)
-    elif start in SILENT_STARTS and 0 < recipe.ffn_from <= marks[0]:
-        begin = stem(len(widths), shape, data, recipe, start, compiled)
-    return _state_at(marks[-1], widths, shape, data, recipe, start, begin, compiled)
+    """The state (see `train`) of a decoder after branch_steps[-1] steps at a constant rate; it
+    goes on from the shared steps before, so that each piece is trained once."""
+    resume_from = None
+    if len(branch_steps) > 1:
+        resume_from = shared_steps(branch_steps[:-1], widths, shape, data, recipe, start, compiled)
+    elif start in SILENT_STARTS and 0 < recipe.ffn_unfreeze_step <= branch_steps[0]:
+        resume_from = steps_before_ffns(len(widths), shape, data, recipe, start, compiled)
+    return _state_at(branch_steps[-1], widths, shape, data, recipe, start, resume_from, compiled)
 
 
 @cached(
@@ -51,12 +51,14 @@ def trunk(
     start="start of the weights",
     compiled="compiled",
 )
-def stem(
-    n_layers: int, shape: Shape, data: Windows, recipe: Recipe, start: str, compiled: bool
+def steps_before_ffns(
+    n_layers: int, shape: Shape, data: Windows, recipe: TrainConfig, start: str, compiled: bool
 ) -> dict:
     """The state of a decoder, but for its FFNs, when these begin to learn. Until then they write
     nothing, so decoders of all widths share it, and it is trained with FFNs of one unit."""
-    state = _state_at(recipe.ffn_from, [1] * n_layers, shape, data, recipe, start, None, compiled)
+    state = _state_at(
+        recipe.ffn_unfreeze_step, [1] * n_layers, shape, data, recipe, start, None, compiled
+    )
     return {name: value for name, value in state.items() if ".mlp." not in name}
 
 
@@ -65,12 +67,12 @@ def _state_at(
     widths: list[int],
     shape: Shape,
     data: Windows,
-    recipe: Recipe,
+    recipe: TrainConfig,
     start: str,
-    begin: dict | None,
+    resume_from: dict | None,
     compiled: bool,
 ) -> dict:
-    """The state of a decoder after so many steps at a constant rate, from `begin` on."""
+    """The state of a decoder after so many steps at a constant rate, from `resume_from` on."""
     model = build_decoder(widths, shape, start=start, seed=recipe.seed)
     states: list[dict] = []
 
@@ -78,7 +80,15 @@ def _state_at(
         states.append(state())
 
     constant = replace(recipe, steps=n_steps, decay=0)
-    train(model, data, constant, look=keep, at=(n_steps,), begin=begin, compiled=compiled)
+    train(
+        model,
+        data,
+        constant,
+        callback=keep,
+        callback_steps=(n_steps,),
+        resume_from=resume_from,
+        compiled=compiled,
+    )
     return states[-1]
 
 

@@ -18,8 +18,8 @@ from lib.models.blocks import Subject
 from lib.models.trial import copy_of
 from lib.swap.sweep import batch_size
 from lib.text.windows import Windows
-from lib.training.finetune import FINETUNED, Arm, check_arm, measure, tuned
-from lib.training.replacements import stand_in
+from lib.training.finetune import FINETUNED, FinetuneConfig, check_config, measure, tuned
+from lib.training.replacements import replacement_for
 
 
 class SoftGate(nn.Module):
@@ -41,7 +41,7 @@ class SoftGate(nn.Module):
             last = OneNumber()
             self.gate = nn.Sequential(last)
         nn.init.constant_(last.bias, bias)
-        self.opening = None
+        self.opening: torch.Tensor = None
         """g of the last pass, [batch, position, 1]"""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d_model]
@@ -51,7 +51,7 @@ class SoftGate(nn.Module):
         self.opening = torch.sigmoid(self.gate(x))
         weight = self.opening
         if self.mode == "cut":
-            weight = (weight > 0.5).to(x.dtype)
+            weight = (self.opening > 0.5).to(x.dtype)
         if self.mode == "open":
             weight = torch.ones_like(weight)
         return linear + weight * (full - linear)
@@ -69,7 +69,7 @@ class OneNumber(nn.Module):
 
 
 @dataclass(frozen=True)
-class Gating:
+class SoftGateConfig:
     """How soft gates are trained when all else is frozen (Balogh §4.9.6 and the author's code)."""
 
     steps: int = 150
@@ -96,13 +96,13 @@ class Gating:
 
 def train_gates(
     subject: Subject,
-    gating: Gating,
+    gating: SoftGateConfig,
     blocks: Sequence[int],
-    arm: Arm,
+    arm: FinetuneConfig,
     fit: Windows,
     data: Windows,
     tests: Mapping[str, Windows],
-    marks: Mapping[str, Sequence[int]],
+    eval_steps: Mapping[str, Sequence[int]],
 ) -> pd.DataFrame:
     """What soft gates on these blocks give after the first stage of `fine_tune` with the same
     arguments, one row a document: experiment, text, step, document, loss.
@@ -113,31 +113,31 @@ def train_gates(
     gate of block 13" and "share below a half of block 13", whose `loss` is that number. Windows are
     read in the arm's order again.
     """
-    check_arm(subject, arm, data)
-    given = (subject, gating, tuple(blocks), arm, fit, data, dict(tests), dict(marks))
+    check_config(subject, arm, data)
+    given = (subject, gating, tuple(blocks), arm, fit, data, dict(tests), dict(eval_steps))
     return _train_gates(*given).rename(columns={"measured as": "experiment", "value": "loss"})
 
 
 @kept("soft gates", 1, **FINETUNED, gating="gates", blocks="blocks with gates")
 def _train_gates(
     subject: Subject,
-    gating: Gating,
+    gating: SoftGateConfig,
     blocks: tuple[int, ...],
-    arm: Arm,
+    arm: FinetuneConfig,
     fit: Windows,
     data: Windows,
     tests: dict,
-    marks: dict,
+    eval_steps: dict,
 ) -> pd.DataFrame:
     """`train_gates` itself."""
-    before = tuned(subject, arm, fit, data, tests, marks)
+    before = tuned(subject, arm, fit, data, tests, eval_steps)
     copied = copy_of(subject)
     # Weights of the trained model; the FFNs that it does without keep the subject's.
     copied.model.load_state_dict(
         {name: torch.as_tensor(w) for name, w in before.weights.items()}, strict=False
     )
     gates: dict[int, SoftGate] = {}
-    maps = before.stand_ins or {b: stand_in(copied, fit, b, "map") for b in blocks}
+    maps = before.stand_ins or {b: replacement_for(copied, fit, b, "map") for b in blocks}
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         torch.manual_seed(arm.seed)
         for b in blocks:
@@ -160,7 +160,11 @@ def _train_gates(
 
 @torch.enable_grad()
 def _learn_gates(
-    copied: Subject, gates: dict[int, SoftGate], gating: Gating, data: Windows, arm: Arm
+    copied: Subject,
+    gates: dict[int, SoftGate],
+    gating: SoftGateConfig,
+    data: Windows,
+    arm: FinetuneConfig,
 ) -> None:
     """Train the gates in place, one window a step in the arm's order, and as precisely as it."""
     copied.model.requires_grad_(False)

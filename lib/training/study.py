@@ -1,380 +1,76 @@
-"""What the reports on allocation share (notebooks 17-21): texts, a recipe, decoders trained on
-them, and what a gain is measured by."""
+"""What a report trains models on and reads them on: texts cut by one tokenizer, half of the test
+documents to choose a rate on (even), half to report on (odd)."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from tqdm import tqdm
 
-from lib.cache import cached
-from lib.errors import InputError
-from lib.kept import kept
-from lib.linear.regression import zero_ablation
-from lib.models.trial import as_subject
-from lib.swap.sweep import token_sweep
-from lib.text.corpora import load_corpus
 from lib.text.ngram import KneserNey
-from lib.text.windows import Windows, cut_windows
-from lib.training.batched import Decoders, train_together
-from lib.training.decoder import Decoder, Shape, build_decoder
-from lib.training.loop import Recipe, train, train_tokenizer, worth_compiling
-from lib.training.parallel import in_parallel, losses_by_half
-from lib.training.runs import DECODER, read, trained_decoder, trunk
-
-MIXTURE = ("wikipedia", "king-james", "python-docs")
-MOST_PASSES = 2
-"""over the text: a third pass would be memorized"""
-ABLATED = 200
-"""windows of each text on which FFNs of a trained model are ablated"""
-LOOK_EVERY = 50
-"""steps over which a kept training curve is averaged"""
-WIDTH_AT_ONCE = 4_096
-"""widths of the streams, added up, of decoders that are trained at once on a GPU"""
-Widths = Sequence[int] | Callable[[int], Sequence[int]]
-"""an FFN width for each layer, or a function of the seed that gives them"""
+from lib.text.windows import Windows
 
 
-@dataclass(frozen=True, eq=False)
-class Lab:
-    """What the reports on allocation share: texts, a model's shape and a recipe. Another recipe is
-    dataclasses.replace(lab, lr=…)."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Study:
+    """Texts and batches that its trainings share. What is trained, and for how long, is a matter of
+    decoder_study and mixer_study; another length or rate is dataclasses.replace(study, …)."""
 
     fit: Windows
     tests: dict[str, Windows]
     """by text: rates are chosen on the even documents, reports are on the odd ones"""
-    tokenizer: object
-    shape: Shape
-    d_ff: int
-    one_pass: int
-    """steps for one pass over the text"""
-    n_layers: int = 12
-    lr: float = 6e-3
+    tokenizer: Any
     batch: int = 16
     """windows a step"""
-    warmup: float = 0.05
-    """share of one pass"""
-    decay: float | None = 0.4
-    """share of the steps in which the rate falls to 0; None: a cosine to a tenth"""
-    start: str = "looking-back"
-    ffn_from: float = 0.2
-    """share of one pass after which FFNs begin to learn"""
-    curve: bool = False
-    """whether a training's own loss is kept along the way"""
     bfloat16: bool = False
     """matrix products of trainings in bfloat16: for models that fill a GPU alone"""
 
     @property
-    def uniform(self) -> list[int]:
-        return [self.d_ff] * self.n_layers
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        raise NotImplementedError
 
-    @property
-    def doubled(self) -> list[int]:
-        return [2 * self.d_ff] * self.n_layers
+    def by_text(self, *trained, **how) -> pd.DataFrame:
+        """Test losses of what is trained, a row a seed and a column a text, nats a token."""
+        raise NotImplementedError
 
-    @property
-    def twice_as_wide(self) -> "Lab":
-        """The same with twice the width of the stream and of FFNs, and twice the heads."""
-        d, heads = 2 * self.shape.d, 2 * self.shape.heads
-        return replace(self, shape=replace(self.shape, d=d, heads=heads), d_ff=2 * self.d_ff)
+    def losses(self, *trained, **how) -> np.ndarray:
+        """`by_text` in the mean over the texts, [seeds], nats a token."""
+        return self.by_text(*trained, **how).mean(axis=1).to_numpy()
 
-    def train(self, widths: Sequence[int], seed: int, passes: float = 1) -> pd.DataFrame:
-        """What a training gave: text, half of its documents, step, loss in nats a token. What was
-        trained earlier is kept. Raises InputError for more passes than MOST_PASSES."""
-        return decoder_losses(*self._given(widths, seed, passes))
-
-    def model(self, widths: Sequence[int], seed: int, passes: float = 1) -> Decoder:
-        """The model that `train` trained; it is trained again unless it is in the cache."""
-        found = train_decoder(*self._given(widths, seed, passes))
-        return trained_decoder(found, list(widths), self.shape)
-
-    def ablations(self, widths: Sequence[int], seed: int, passes: float = 1) -> np.ndarray:
-        """What taking out the FFN of each layer alone adds to the loss of a trained model (zero
-        ablation), [layers], mean over the texts, nats a token, on up to ABLATED odd windows of
-        each."""
-        added = ablated_decoder(*self._given(widths, seed, passes), ABLATED)
-        return added.groupby("layer").added_loss.mean().to_numpy()
-
-    def loss(
-        self, widths: Sequence[int], seed: int, passes: float = 1, half: str = "odd"
-    ) -> pd.Series:
-        """Test loss by text, nats a token, over the odd documents or the even ones."""
-        found = self.train(widths, seed, passes)
-        return found[found.half == half].set_index("text").loss[[*self.tests]]
-
-    def losses(
-        self, widths: Widths, seeds: Sequence[int], passes: float = 1, half: str = "odd"
-    ) -> np.ndarray:
-        """The mean over the texts for each seed, [seeds], nats a token."""
-        return self.by_text(widths, seeds, passes, half).mean(axis=1).to_numpy()
-
-    def by_text(
-        self, widths: Widths, seeds: Sequence[int], passes: float = 1, half: str = "odd"
-    ) -> pd.DataFrame:
-        """Test losses, a row a seed and a column a text, nats a token."""
-        bar = tqdm(seeds, desc="seeds", delay=2, leave=False)
-        rows = [self.loss(_widths_of(widths, s), s, passes, half) for s in bar]
-        return pd.DataFrame(rows, index=[*seeds])
-
-    def gains(self, widths: Widths, seeds: Sequence[int], passes: float = 1) -> np.ndarray:
-        """By how much these widths lower uniform's test loss, nats a token, paired by seed."""
-        return self.losses(self.uniform, seeds, passes) - self.losses(widths, seeds, passes)
-
-    def counted(self) -> dict[str, float]:
-        """Test loss of n-grams (Kneser-Ney) counted on the same text, mean over the texts."""
-        found = {}
-        for order, name in ((2, "bigram"), (3, "trigram")):
-            ngram = KneserNey(self.fit.tokens.numpy(), self.shape.vocab, order)
-            odd = [w[w.document % 2 == 1].tokens.numpy() for w in self.tests.values()]
-            found[name] = float(np.mean([ngram.losses(tokens).mean() for tokens in odd]))
-        return found
-
-    def _given(self, widths: Sequence[int], seed: int, passes: float) -> tuple:
-        """The arguments of `train_decoder`."""
-        if not 0 < passes <= MOST_PASSES:
-            raise InputError(
-                f"{passes} passes over {self.fit.name} are not trained here: give a number above "
-                f"0 and at most {MOST_PASSES}, or a longer text."
-            )
-        if len(widths) != self.n_layers:
-            raise InputError(f"{self.n_layers} layers were given {len(widths)} widths: one each.")
-
-        steps = self._steps(passes)
-        recipe = Recipe(
-            steps=steps,
-            batch=self.batch,
-            lr=self.lr,
-            warmup=max(1, round(self.warmup * self.one_pass)),
-            decay=None if self.decay is None else round(self.decay * steps),
-            seed=seed,
-            ffn_from=round(self.ffn_from * self.one_pass),
-            bfloat16=self.bfloat16,
+    def counted(self, order: int) -> pd.Series:
+        """Loss by text of an n-gram (Kneser-Ney) counted on the fit text, odd documents, nats a
+        token."""
+        ngram = KneserNey(self.fit.tokens.numpy(), self.vocabulary, order)
+        return pd.Series(
+            {name: float(ngram.losses(odd_of(w)).mean()) for name, w in self.tests.items()}
         )
-        marks = self._branch_steps(passes)
-        return [*widths], self.shape, self.fit, self.tests, recipe, self.start, marks, self.curve
 
-    def _steps(self, passes: float) -> int:
-        return max(2, round(passes * self.one_pass))
+    def bits_per_byte(self, nats: Mapping[str, float]) -> pd.Series:
+        """Bits per byte of each text on the odd documents, from losses in nats a token: bytes are
+        those that the predicted tokens spell."""
+        found = {}
+        for name, loss in nats.items():
+            predicted = odd_of(self.tests[name])[:, 1:]
+            n_bytes = self.bytes_spelled(predicted).sum()
+            found[name] = loss * predicted.size / n_bytes / np.log(2)
+        return pd.Series(found)
 
-    def _branch_steps(self, passes: float) -> tuple[int, ...]:
-        """The steps at which trainings of half a pass, one, two and `passes` leave the trunk that
-        they share, as far as `passes` reaches: there the rate begins to fall (WSD). None with a
-        cosine, whose rate falls from the start."""
-        if self.decay is None:
-            return ()
-        branches = set()
-        for end in (0.5, 1, 2, passes):
-            if end <= passes:
-                steps = self._steps(end)
-                branches.add(steps - round(self.decay * steps))
-        return tuple(sorted(branches))
+    def bytes_spelled(self, tokens: np.ndarray) -> np.ndarray:
+        """How many bytes of text each token spells: a byte is one sign of a byte-level BPE."""
+        names = self.tokenizer.convert_ids_to_tokens(range(self.vocabulary))
+        return np.array([len(name) for name in names])[tokens]
 
 
-def _widths_of(widths: Widths, seed: int) -> Sequence[int]:
-    return widths(seed) if callable(widths) else widths
+def odd_of(windows: Windows) -> np.ndarray:
+    """Tokens of the odd documents, on which reports are, [n, seq_len]."""
+    return windows[windows.document % 2 == 1].tokens.numpy()
 
 
-TRAINED = dict(tests="test texts", marks="left the shared trunk at", curve="own curve")
-
-
-@kept("decoders", 1, **DECODER, **TRAINED)
-def decoder_losses(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: Recipe,
-    start: str,
-    marks: tuple[int, ...] = (),
-    curve: bool = False,
-) -> pd.DataFrame:
-    """What `train_decoder` gave: text, half of its documents, step, loss in nats a token; with
-    `curve` also the training's own loss along the way, of no half."""
-    return train_decoder(widths, shape, data, tests, recipe, start, marks, curve)["losses"]
-
-
-@cached("decoder", 1, **DECODER, **TRAINED)
-def train_decoder(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: Recipe,
-    start: str,
-    marks: tuple[int, ...] = (),
-    curve: bool = False,
-) -> dict:
-    """Train a decoder with these widths: "losses" (text, half, step, loss), and its weights
-    ("weight.…"). `marks`: branch from the `trunk` with these marks (WSD only)."""
-    model = build_decoder(widths, shape, start=start, seed=recipe.seed)
-    begin, compiled = None, worth_compiling(recipe.steps)
-    if marks:
-        # A trunk does not end: what it is cached under has no steps, so all branches share it.
-        endless = replace(recipe, steps=0, decay=0)
-        begin = trunk(marks, widths, shape, data, endless, start, compiled)
-    trained = train(model, data, recipe, begin=begin, compiled=compiled)
-    test_losses = {text: read(model, windows).numpy() for text, windows in tests.items()}
-    weights = {f"weight.{name}": p for name, p in model.named_parameters()}
-    return {"losses": _losses(tests, recipe.steps, test_losses, trained if curve else ())} | weights
-
-
-def _losses(
-    tests: Mapping[str, Windows],
-    n_steps: int,
-    test_losses: Mapping[str, np.ndarray],
-    curve: Sequence[float],
-) -> pd.DataFrame:
-    """Losses by text and half of its documents, from each token's [n, seq_len - 1], and the
-    training losses averaged over LOOK_EVERY steps of `curve`."""
-    rows: list[dict] = []
-    for text, windows in tests.items():
-        of_text = losses_by_half(test_losses[text], windows, step=n_steps)
-        rows += [one | {"text": text} for one in of_text]
-    for first in range(0, len(curve) - LOOK_EVERY + 1, LOOK_EVERY):
-        mean = float(np.mean(curve[first : first + LOOK_EVERY]))
-        rows.append({"text": "training", "half": "", "step": first + LOOK_EVERY, "loss": mean})
-    return pd.DataFrame(rows)[["text", "half", "step", "loss"]]
-
-
-@kept("ablated FFNs of decoders", 1, **DECODER, **TRAINED, most="windows of each text at most")
-def ablated_decoder(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: Recipe,
-    start: str,
-    marks: tuple[int, ...],
-    curve: bool,
-    most: int,
-) -> pd.DataFrame:
-    """Losses that zero ablation of each FFN of a trained decoder adds, on up to `most` odd windows
-    of each text: layer, text, added_loss in nats a token."""
-    trained = train_decoder(widths, shape, data, tests, recipe, start, marks, curve)
-    model = trained_decoder(trained, widths, shape)
-    subject = as_subject(model, name="a trained decoder")
-    nothing = zero_ablation(subject)
-    rows: list[dict] = []
-    for text, windows in tests.items():
-        odd = windows[windows.document % 2 == 1]
-        some = odd[:: max(1, len(odd) // most)][:most]
-        swept = token_sweep(subject, some, nothing)
-        for layer in nothing:
-            added = float((swept.swapped[layer] - swept.base).mean())
-            rows.append({"layer": layer, "text": text, "added_loss": added})
-    return pd.DataFrame(rows)
-
-
-Job = tuple[Lab, Sequence[int], int, Sequence[float]]
-"""a lab, widths, a seed, and after how many passes over the text a training ends, each a branch"""
-
-
-def train_all(jobs: Sequence[Job]) -> None:
-    """Train what is not kept yet: small decoders many at once on a GPU, else a process
-    for each core; what is done stays when it is stopped."""
-    missing = [job for job in jobs if not _is_trained(job)]
-    if missing and torch.cuda.is_available() and not missing[0][0].bfloat16:
-        train_at_once(missing)
-    elif missing:
-        in_parallel(_train_one, missing, brief=max(lab.one_pass for lab, *_ in missing) < 100)
-
-
-def train_at_once(jobs: Sequence[Job]) -> None:
-    """Train jobs of one length and one shape side by side (`batched`), the widest last."""
-    alike: dict[tuple, list[list[tuple]]] = {}
-    for lab, widths, seed, passes in sorted(jobs, key=lambda job: max(job[1])):
-        branches = [lab._given(widths, seed, p) for p in sorted(passes)]
-        schedule = [str(replace(recipe, seed=0)) for *_, recipe, _, _, _ in branches]
-        alike.setdefault((*schedule, lab.shape, len(widths)), []).append(branches)
-    for of_kind in alike.values():
-        shape = of_kind[0][0][1]
-        n_at_once = max(1, WIDTH_AT_ONCE // shape.d)
-        for first in range(0, len(of_kind), n_at_once):
-            _train_side_by_side(of_kind[first : first + n_at_once])
-
-
-def _train_side_by_side(jobs: Sequence[Sequence[tuple]]) -> None:
-    """Train jobs [model][branch], the arguments of `train_decoder`, and keep their rows."""
-    models, began = [], time.process_time()
-    for (widths, shape, _, _, recipe, start, *_), *_ in jobs:
-        models.append(build_decoder(widths, shape, start=start, seed=recipe.seed))
-    _, _, data, tests, *_ = jobs[0][0]
-
-    def keep(branch: int, decoders: Decoders, trained: torch.Tensor) -> None:
-        read = {text: decoders.read(windows.tokens) for text, windows in tests.items()}
-        curves = trained.T.tolist()
-        for k, branches in enumerate(jobs):
-            *_, recipe, _, _, curve = branches[branch]
-            losses = {text: of_text[k].numpy() for text, of_text in read.items()}
-            table = _losses(tests, recipe.steps, losses, curves[k] if curve else ())
-            seconds = (time.process_time() - began) / len(jobs)
-            decoder_losses.keep(table, seconds, *branches[branch])
-
-    schedules = [[branches[b][4] for branches in jobs] for b in range(len(jobs[0]))]
-    train_together(models, data, schedules, keep)
-
-
-def _is_trained(job: Job) -> bool:
-    """Whether each branch of a job is kept."""
-    lab, widths, seed, passes = job
-    branches = [lab._given(widths, seed, p) for p in passes]
-    return all(decoder_losses.found(*given) is not None for given in branches)
-
-
-def _train_one(job: Job) -> None:
-    lab, widths, seed, passes = job
-    for p in sorted(passes):
-        lab.train(widths, seed, p)
-
-
-def scatter(gains: np.ndarray) -> float:
-    """Standard deviation over seeds of a paired difference, [seeds]; nan for a single seed."""
-    return float(np.std(gains, ddof=1)) if len(gains) > 1 else float("nan")
-
-
-@dataclass(frozen=True)
-class _Size:
-    """What a profile fixes of a decoder, its tokenizer and its batches."""
-
-    d: int
-    heads: int
-    d_ff: int
-    n_ctx: int
-    vocab: int
-    batch: int
-
-
-def open_lab(run, corpus: str | None = None) -> Lab:
-    """The texts, shape and recipe of a run's profile: on a mixture of three texts, or on one
-    `corpus`. The laptop profile has what `study` has, for it finds what is kept; on
-    another corpus it trains briefly."""
-    tiny = _Size(d=16, heads=2, d_ff=32, n_ctx=16, vocab=300, batch=4)
-    small = _Size(d=32, heads=2, d_ff=80, n_ctx=64, vocab=512, batch=16)
-    ikeda = _Size(d=1_280, heads=20, d_ff=4_480, n_ctx=1_024, vocab=50_257, batch=288)  # 285M
-    size = run.pick(smoke=tiny, laptop=small, study=small, paper=ikeda)
-    # Texts, and a tokenizer of their own.
-    names = run.pick(
-        smoke=["wikipedia-sample"], laptop=MIXTURE, study=MIXTURE, paper=["fineweb-edu"]
-    )
-    texts = [load_corpus(name) for name in ([corpus] if corpus else names)]
-    documents = [document for text in texts for document in text.fit]
-    tokenizer = train_tokenizer(documents, size.vocab)
-    fit = cut_windows(documents, tokenizer, size.n_ctx, run.seed, "the fit text")
-    most = run.pick(smoke=32, laptop=1_600, study=1_600, paper=4_096)
-    tests = {}
-    for text in texts:
-        windows = cut_windows(text.test, tokenizer, size.n_ctx, run.seed, text.name)
-        tests[text.name] = windows[:most]
-    # Length and rate of a training.
-    whole_text = len(fit) // size.batch
-    brief = run.profile == "laptop" and corpus is not None
-    of_laptop = 40 if brief else whole_text
-    one_pass = run.pick(smoke=6, laptop=of_laptop, study=whole_text, paper=20_000)
-    lr = run.pick(smoke=6e-3, laptop=6e-3, study=6e-3, paper=3e-4)
-    shape = Shape(size.d, size.heads, size.vocab, size.n_ctx)
-    half = run.profile == "paper"
-    how = dict(lr=lr, batch=size.batch, bfloat16=half)
-    return Lab(fit, tests, tokenizer, shape, size.d_ff, one_pass, **how)
+def of_half(table: pd.DataFrame, half: str, step: int | None = None) -> pd.Series:
+    """Test loss by text over the odd documents or the even ones, from a training's table (text,
+    half, step, loss); of its last step unless another is named."""
+    there = table[table.half == half]
+    step = there.step.max() if step is None else step
+    return there[there.step == step].set_index("text").loss

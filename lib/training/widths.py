@@ -14,7 +14,7 @@ PLACES = ("first", "middle", "final", "evenly", "ends")
 SCHEDULES = ("linear", "cosine", "sigmoid", "steps")
 
 
-def placed(n_layers: int, ratio: float, place: str) -> list[int]:
+def ffn_layers(n_layers: int, ratio: float, place: str) -> list[int]:
     """The layers (from 0) that keep an FFN: ⌊ratio · n_layers⌋ of them (Ikeda §3.2, §4.2).
 
     "middle" as the paper's example has it (30% of 12: layers 6, 7, 8, from 1), the extra one in the
@@ -44,10 +44,12 @@ def placed(n_layers: int, ratio: float, place: str) -> list[int]:
     return [math.floor((k + 0.5) * n_layers / n) for k in range(n)]
 
 
-def placement(n_layers: int, d_ff: int, ratio: float, place: str, expand: bool = True) -> list[int]:
+def ffn_widths(
+    n_layers: int, d_ff: int, ratio: float, place: str, expand: bool = True
+) -> list[int]:
     """Ikeda's widths: 0 in the layers without an FFN, in the others as wide as the parameters ask,
     rounded up; a removed FFN's norm is worth a third of a unit. `expand=False` only removes."""
-    there = placed(n_layers, ratio, place)
+    there = ffn_layers(n_layers, ratio, place)
     n, removed = len(there), n_layers - len(there)
     width = -(-(3 * n_layers * d_ff + removed) // (3 * n)) if expand else d_ff
     return [width if layer in there else 0 for layer in range(n_layers)]
@@ -133,7 +135,7 @@ def importance(
     improvements."""
     total, count = np.zeros(n_layers), np.zeros(n_layers)
     for (place, ratio), improvement in improvements.items():
-        gone = sorted({*range(n_layers)} - {*placed(n_layers, ratio, place)})
+        gone = sorted({*range(n_layers)} - {*ffn_layers(n_layers, ratio, place)})
         if gone:
             total[gone] -= improvement / len(gone)
             count[gone] += 1
