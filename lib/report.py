@@ -204,14 +204,15 @@ class Run:
         self.quotes.append({"label": label, "value": number})
         return pd.DataFrame(self.quotes).style.hide(axis="index")
 
-    def end(self) -> None:
-        """Keep the run's claims, quotes, provenance and the keys of what it asked for."""
+    def end(self, **facts) -> None:
+        """Keep the run's claims, quotes, provenance (with further facts) and the keys of what it
+        asked for."""
         for name, rows in (("claims", self.claims), ("quoted", self.quotes)):
             if rows:
                 self.keep(pd.DataFrame(rows), name)
         if len(kept.USED.keys):
             self.keep(kept.USED.keys, "measured")
-        self.provenance(**self.behind)
+        self.provenance(**self.behind, **facts)
 
     def provenance(self, **facts) -> None:
         """Keep, and show in one line, what this run was made with."""
