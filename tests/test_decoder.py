@@ -23,6 +23,7 @@ from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_para
 from lib.training.decoder_study import DecoderStudy, decoder_losses, train_all, train_decoder
 from lib.training.loop import TrainConfig, train, worth_compiling
 from lib.training.runs import read, shared_steps
+from lib.training.study import of_half
 from lib.training.widths import ffn_widths, taper
 
 WIDTHS = [
@@ -343,12 +344,12 @@ def test_half_a_pass_is_a_branch_of_one(lab, start):
     """The trunk that both share, and the stem that all widths share until FFNs learn, give what a
     training by itself gives; FFNs of the scaled start write from the first step on, so it has no
     stem."""
-    lab = replace(lab, start=start, ffn_unfreeze_step=0.2)
+    lab = replace(lab, start=start, ffn_frozen_share=0.2)
     widths = [16 + 4 * layer for layer in range(lab.n_layers)]
     for passes in (0.5, 1):
         given = lab._given(widths, 3, passes)
         branch = train_decoder(*given)
-        alone = train_decoder(*given[:6], marks=())
+        alone = train_decoder(*given[:6], branch_steps=())
         assert given[6] and branch["losses"].equals(alone["losses"])
         weights = [name for name in branch if name.startswith("weight.")]
         assert all(torch.equal(branch[name], alone[name]) for name in weights)
@@ -374,14 +375,14 @@ def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
     train_all([(kept, kept.uniform, 1, (0.5, 1))])
     found = read_kept("decoders")
     assert set(found.text) == {"walk", "training"} and set(found.step) == {50, 100}
-    before = kept.train(kept.uniform, 1)
+    before = of_half(kept.train(kept.uniform, 1), "odd")
 
     def never(*_):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(module, "train_decoder", never)
     monkeypatch.setenv("NONLINEARITY_CACHE", str(tmp_path / "another"))
-    assert kept.train(kept.uniform, 1).equals(before)
+    assert of_half(kept.train(kept.uniform, 1), "odd").equals(before)
 
 
 @pytest.mark.parametrize("name", ["uniform", "cosine"])
@@ -442,3 +443,73 @@ def test_a_lab_refuses_what_it_cannot_train(lab):
         lab.train([8, 8], 1)
     with pytest.raises(InputError, match=r"unknown start 'warm'"):
         replace(lab, start="warm").train(lab.uniform, 1)
+
+
+def built(kinds, widths, parallel=False, **how):
+    shape = replace(SHAPE, kinds=kinds, parallel=parallel)
+    return build_decoder(widths, shape, start="scaled", **how)
+
+
+MIXED = ("swiglu", "affine", "hybrid", "gated"), [24, 0, 8, 12]
+
+
+def test_each_kind_of_ffn_is_its_formula():
+    model = shaken(built(*MIXED))
+    x = torch.randn(2, 5, 16)
+    affine, hybrid, gated = (layer.mlp for layer in model.model.layers[1:])
+    torch.testing.assert_close(affine(x), x @ affine.weight.T + affine.bias)
+    in_hybrid = x @ hybrid.affine.weight.T + hybrid.affine.bias
+    torch.testing.assert_close(hybrid(x), in_hybrid + hybrid.ffn(x))
+    g = torch.sigmoid(x @ gated.gate.weight.T + gated.gate.bias)
+    linear = x @ gated.affine.weight.T + gated.affine.bias
+    torch.testing.assert_close(gated(x), g * gated.ffn(x) + (1 - g) * linear)
+    assert gated.opening.shape == (2, 5, 1)
+    assert count_params(model.config) == sum(p.numel() for p in model.parameters())
+
+
+def test_side_by_side_both_read_the_stream_that_enters():
+    model = shaken(built((), [24, 24], parallel=True))
+    seen = {}
+    layer = model.model.layers[1]
+    layer.register_forward_hook(lambda _, args, out: seen.update(x=args[0], out=out))
+    layer.self_attn.register_forward_hook(lambda _, args, out: seen.update(attention=out[0]))
+    model(torch.randint(11, (2, 8)))
+    ffn = layer.mlp(layer.post_attention_layernorm(seen["x"]))
+    torch.testing.assert_close(seen["out"], seen["x"] + seen["attention"] + ffn)
+    one_after_the_other = built((), [24, 24])
+    assert count_params(model.config) == count_params(one_after_the_other.config)
+
+
+def test_what_is_usual_leaves_the_words_of_a_shape_as_they_were():
+    assert [*SHAPE.provenance] == ["residual width", "heads", "vocabulary", "context"]
+    assert len(replace(SHAPE, parallel=True).provenance) == 5
+    with pytest.raises(InputError, match="unknown kind of FFN 'afine': did you mean 'affine'"):
+        built(("afine", "swiglu"), [8, 8])
+    with pytest.raises(InputError, match="2 layers were given 1 kinds"):
+        built(("affine",), [8, 8])
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_every_kind_trained_together_is_what_it_is_alone(data, parallel):
+    kinds, widths = MIXED
+    how = [
+        TrainConfig(8, batch=4, lr=6e-3, warmup=2, seed=seed, gate_penalty=0.1) for seed in (1, 2)
+    ]
+
+    def models():
+        return [built(kinds, widths, parallel, seed=seed) for seed in (1, 2)]
+
+    found = []
+    train_together(models(), data, [how], lambda _, decoders, losses: found.append(losses))
+    for k, (model, recipe) in enumerate(zip(models(), how, strict=True)):
+        assert train(model, data, recipe) == pytest.approx(found[0][:, k].tolist(), abs=1e-5)
+
+
+def test_a_penalty_closes_the_gates(data):
+    means = []
+    for penalty in (0.0, 1.0):
+        model = built(("gated",) * 2, [8, 8])
+        train(model, data, TrainConfig(30, batch=4, lr=1e-2, warmup=2, gate_penalty=penalty))
+        model(data.tokens[:8])
+        means.append(np.mean([float(layer.mlp.opening.mean()) for layer in model.model.layers]))
+    assert means[1] < means[0] - 0.1

@@ -45,8 +45,8 @@ def test_a_kept_page_fits_nothing_and_has_the_same_numbers(
     def never(*_):
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr("lib.linear.fit_maps", never)
-    monkeypatch.setattr("lib.swap.token_sweep", never)
+    monkeypatch.setattr("lib.linear.regression.fit_maps", never)
+    monkeypatch.setattr("lib.swap.sweep.token_sweep", never)
     again = page()
     for one, other in zip(measured[:3], again[:3]):
         pd.testing.assert_frame_equal(one, other, check_exact=True)

@@ -23,13 +23,16 @@ READ_AT_ONCE = 16
 
 
 class StackedDecoders:
-    """N decoders of one shape, whose SwiGLU FFNs may have any widths."""
+    """N decoders of one shape, whose FFNs may have any widths. After a pass `openings` are the
+    gates of its gated FFNs (lib.training.decoder.Gated), [N, token, 1] each."""
 
     def __init__(self, models: Sequence[Decoder], device: str):
         config = models[0].config
         self.n_layers = config.num_hidden_layers
         self.heads = config.num_attention_heads
         self.eps = config.rms_norm_eps
+        self.kinds, self.parallel = config.ffn_kinds, config.parallel
+        self.openings: list[torch.Tensor] = []
         self.rotary = models[0].model.rotary_emb.to(device)
         each = [dict(model.named_parameters()) for model in models]
         names = dict.fromkeys(name for weights in each for name in weights)
@@ -61,16 +64,20 @@ class StackedDecoders:
         models = torch.arange(n, device=tokens.device)[:, None]
         x = self.weights["model.embed_tokens.weight"][models, tokens.flatten(1)]
         rotation = self.rotary(x, torch.arange(seq_len, device=tokens.device)[None])
+        self.openings = []
         for layer in range(self.n_layers):
-            x = x + self._attention(layer, x, batch, rotation)
-            if f"model.layers.{layer}.mlp.up_proj.weight" in self.weights:
-                x = x + self._ffn(layer, x)
+            entering = x
+            x = entering + self._attention(layer, entering, batch, rotation)
+            if f"model.layers.{layer}.post_attention_layernorm.weight" in self.weights:
+                x = x + self._ffn(layer, entering if self.parallel else x)
         x = self._norm("model.norm", x)
         return self._map("lm_head", x).view(n, batch, seq_len, -1)
 
     def _map(self, module: str, x: torch.Tensor) -> torch.Tensor:
-        """A linear map of x [N, token, inputs]."""
-        return x @ self.weights[f"{module}.weight"].mT
+        """A linear map of x [N, token, inputs], with a bias where there is one."""
+        y = x @ self.weights[f"{module}.weight"].mT
+        bias = self.weights.get(f"{module}.bias")
+        return y if bias is None else y + bias[:, None]
 
     def _norm(self, module: str, x: torch.Tensor) -> torch.Tensor:
         """Llama's RMSNorm of x [N, token, d]."""
@@ -78,10 +85,21 @@ class StackedDecoders:
         return x * scale * self.weights[f"{module}.weight"][:, None]
 
     def _ffn(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        name = f"model.layers.{layer}"
+        name, kind = f"model.layers.{layer}", self.kinds[layer]
         x = self._norm(f"{name}.post_attention_layernorm", x)
-        hidden = silu(self._map(f"{name}.mlp.gate_proj", x)) * self._map(f"{name}.mlp.up_proj", x)
-        return self._map(f"{name}.mlp.down_proj", hidden)
+        if kind == "affine":
+            return self._map(f"{name}.mlp", x)
+        if kind == "swiglu":
+            return self._swiglu(f"{name}.mlp", x)
+        linear, full = self._map(f"{name}.mlp.affine", x), self._swiglu(f"{name}.mlp.ffn", x)
+        if kind == "hybrid":
+            return linear + full
+        self.openings.append(self._map(f"{name}.mlp.gate", x).sigmoid())
+        return linear + self.openings[-1] * (full - linear)
+
+    def _swiglu(self, ffn: str, x: torch.Tensor) -> torch.Tensor:
+        hidden = silu(self._map(f"{ffn}.gate_proj", x)) * self._map(f"{ffn}.up_proj", x)
+        return self._map(f"{ffn}.down_proj", hidden)
 
     def _attention(
         self, layer: int, x: torch.Tensor, batch: int, rotation: tuple[torch.Tensor, torch.Tensor]
@@ -155,7 +173,11 @@ def _train_to(
         for group in optimizer.param_groups:
             group["lr"] = recipe.lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
-        loss.sum().backward()
+        learned_from = loss
+        if recipe.gate_penalty:
+            openings = torch.stack([opening.mean((1, 2)) for opening in decoders.openings])
+            learned_from = loss + recipe.gate_penalty * openings.mean(0)
+        learned_from.sum().backward()
         if step < recipe.ffn_unfreeze_step:  # FFNs do not learn yet
             for p in ffns:
                 p.grad = None

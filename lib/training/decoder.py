@@ -1,4 +1,4 @@
-"""A decoder language model with an FFN width of its own in every layer.
+"""A decoder language model with an FFN width, and a kind of FFN, of its own in every layer.
 
 A `transformers` model built from Llama's parts: `save_pretrained`, `from_pretrained`, AutoModel and
 `generate` with a KV cache work as for any other, and with equal widths it is Llama, weight for
@@ -19,15 +19,21 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 from lib.errors import InputError, unknown
 
 STARTS = ("plain", "looking-back", "scaled", "llama")
+KINDS = ("swiglu", "affine", "hybrid", "gated")
+"""what stands in a layer's FFN's place: see FFN, Affine, Hybrid and Gated"""
 SILENT_STARTS = ("plain", "looking-back")
 """those whose FFNs write nothing at first"""
 
 
 class DecoderConfig(LlamaConfig):
-    """Llama's, with `intermediate_sizes`: one width a layer, 0 for no FFN and no norm before it."""
+    """Llama's, with `intermediate_sizes`: one width a layer, 0 for no FFN and no norm before it;
+    `ffn_kinds`: one of KINDS a layer; `parallel`: attention and FFN both read the stream that
+    enters the layer, each after its norm, as in GPT-NeoX."""
 
     model_type = "layerwise-decoder"
     intermediate_sizes: list[int] = None  # type: ignore[assignment]  # one a layer
+    ffn_kinds: list[str] = None  # type: ignore[assignment]  # one a layer
+    parallel: bool = False
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -37,6 +43,12 @@ class DecoderConfig(LlamaConfig):
             raise InputError(
                 f"{n} layers were given {len(self.intermediate_sizes)} FFN widths: give one each."
             )
+        self.ffn_kinds = list(self.ffn_kinds or ["swiglu"] * n)
+        if len(self.ffn_kinds) != n:
+            raise InputError(f"{n} layers were given {len(self.ffn_kinds)} kinds: give one each.")
+        for kind in self.ffn_kinds:
+            if kind not in KINDS:
+                raise unknown("kind of FFN", kind, KINDS)
         if min(self.intermediate_sizes) < 0:
             raise InputError(
                 f"an FFN cannot be {min(self.intermediate_sizes)} wide: give 0 or more."
@@ -56,6 +68,42 @@ class FFN(nn.Module):
         return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Affine(nn.Linear):
+    """Wx + b in an FFN's place."""
+
+    def __init__(self, d: int, width: int = 0):
+        super().__init__(d, d)
+
+
+class Hybrid(nn.Module):
+    """Wx + b, and a small FFN beside it (Balogh §5.7.3, Eq. 7)."""
+
+    def __init__(self, d: int, width: int):
+        super().__init__()
+        self.affine, self.ffn = Affine(d), FFN(d, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.affine(x) + self.ffn(x)
+
+
+class Gated(nn.Module):
+    """g(x) · FFN(x) + (1 - g(x)) · (Wx + b) with g = sigmoid(u·x + c), all learned together
+    (Balogh §5.7.2, Eq. 6). After a pass `opening` is g, [batch, position, 1]."""
+
+    def __init__(self, d: int, width: int):
+        super().__init__()
+        self.affine, self.ffn, self.gate = Affine(d), FFN(d, width), nn.Linear(d, 1)
+        self.opening: torch.Tensor = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.opening = self.gate(x).sigmoid()
+        linear = self.affine(x)
+        return linear + self.opening * (self.ffn(x) - linear)
+
+
+CLASSES: dict[str, type] = {"swiglu": FFN, "affine": Affine, "hybrid": Hybrid, "gated": Gated}
+
+
 class DecoderLayer(GradientCheckpointingLayer):
     """Llama's layer: attention, then the FFN if there is one, each after its norm."""
 
@@ -66,16 +114,18 @@ class DecoderLayer(GradientCheckpointingLayer):
             return LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
         self.input_layernorm, self.self_attn = norm(), LlamaAttention(config, layer_idx)
-        width = config.intermediate_sizes[layer_idx]
-        self.post_attention_layernorm = norm() if width else None
-        self.mlp = FFN(config.hidden_size, width) if width else None
+        width, kind = config.intermediate_sizes[layer_idx], config.ffn_kinds[layer_idx]
+        there = width > 0 or kind == "affine"
+        self.parallel = config.parallel
+        self.post_attention_layernorm = norm() if there else None
+        self.mlp = CLASSES[kind](config.hidden_size, width) if there else None
 
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> torch.Tensor:
-        x = hidden_states
-        x = x + self.self_attn(hidden_states=self.input_layernorm(x), **kwargs)[0]
+        entering = hidden_states
+        x = entering + self.self_attn(hidden_states=self.input_layernorm(entering), **kwargs)[0]
         if self.mlp is None or self.post_attention_layernorm is None:
             return x
-        return x + self.mlp(self.post_attention_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(entering if self.parallel else x))
 
 
 class Decoder(LlamaForCausalLM):
@@ -104,16 +154,23 @@ class Shape:
     heads: int
     vocab: int
     n_ctx: int
+    kinds: tuple[str, ...] = ()
+    """of KINDS, one a layer; none: SwiGLU in all"""
+    parallel: bool = False
+    """attention and FFN side by side"""
 
     @property
     def provenance(self) -> dict[str, str]:
         """The shape in words, for keys."""
-        return {
+        words = {
             "residual width": str(self.d),
             "heads": str(self.heads),
             "vocabulary": str(self.vocab),
             "context": str(self.n_ctx),
         }
+        # What is usual says nothing, so that the keys of usual decoders stay.
+        words |= {"kinds of FFNs": ", ".join(self.kinds)} if self.kinds else {}
+        return words | ({"attention and FFN": "side by side"} if self.parallel else {})
 
 
 def build_decoder(
@@ -139,6 +196,8 @@ def build_decoder(
         hidden_size=shape.d,
         intermediate_size=max(widths),
         intermediate_sizes=list(widths),
+        ffn_kinds=list(shape.kinds) or None,
+        parallel=shape.parallel,
         num_hidden_layers=len(widths),
         num_attention_heads=shape.heads,
         max_position_embeddings=shape.n_ctx,
@@ -147,6 +206,8 @@ def build_decoder(
     model = Decoder(config)
     for name, p in model.named_parameters():
         if p.dim() < 2:
+            if name.endswith("bias"):
+                p.data.zero_()
             continue  # the norms' ones
         generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
         down = name.endswith("down_proj.weight")
@@ -164,9 +225,11 @@ def _std(name: str, p: torch.Tensor, start: str, n_layers: int) -> float:
         return 0.02
     if "embed" in name:
         return 1.0
+    if name.endswith("gate.weight"):
+        return 0.0  # all gates begin half open
     if name.endswith("lm_head.weight"):
         return 0.02 if start == "scaled" else 0.0
-    if name.endswith(("o_proj.weight", "down_proj.weight")):
+    if name.endswith(("o_proj.weight", "down_proj.weight", "affine.weight", "mlp.weight")):
         return plain / (2 * n_layers) ** 0.5 if start == "scaled" else 0.0
     return plain
 
@@ -198,7 +261,12 @@ def count_params(config: DecoderConfig) -> int:
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
     layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + d)
-    ffn = sum(3 * d * width + d for width in config.intermediate_sizes or () if width)
+    ffn = 0
+    for width, kind in zip(config.intermediate_sizes, config.ffn_kinds):
+        affine = d * d + d if kind != "swiglu" else 0
+        gate = d + 1 if kind == "gated" else 0
+        inside = affine + gate + (0 if kind == "affine" else 3 * d * width)
+        ffn += inside + d if inside else 0
     return v * d * (1 if config.tie_word_embeddings else 2) + d + layers + ffn
 
 

@@ -56,6 +56,8 @@ class DecoderStudy(Study):
     start: str = "looking-back"
     ffn_frozen_share: float = 0.2
     """share of one pass after which FFNs resume_from to learn"""
+    gate_penalty: float = 0.0
+    """times the mean opening of gated FFNs, added to a training's loss"""
     curve: bool = False
     """whether a training's own loss is kept along the way"""
 
@@ -131,6 +133,7 @@ class DecoderStudy(Study):
             seed=seed,
             ffn_unfreeze_step=round(self.ffn_frozen_share * self.steps_per_epoch),
             bfloat16=self.bfloat16,
+            gate_penalty=self.gate_penalty,
         )
         branch_steps = self._branch_steps(passes)
         return (

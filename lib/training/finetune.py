@@ -292,7 +292,7 @@ def _train_stage(
         windows,
         recipe,
         callback=look,
-        at=at,
+        callback_steps=at,
         checkpoints=checkpoints,
         checkpoint_every=100,
     )

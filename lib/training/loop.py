@@ -59,6 +59,8 @@ class TrainConfig:
     """step from which FFNs (parameters under an `mlp`) learn; before it they stay as they start"""
     bfloat16: bool = False
     """matrix products in bfloat16, the weights in float32"""
+    gate_penalty: float = 0.0
+    """times the mean opening of the gates of the FFNs that have one, added to the loss (L1)"""
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -75,6 +77,7 @@ class TrainConfig:
             beta2="beta 2",
             ffn_unfreeze_step="first step at which FFNs learn",
             bfloat16="products in bfloat16",
+            gate_penalty="penalty of the gates' mean opening",
         )
 
 
@@ -119,6 +122,8 @@ def train(
     losses = _restore(resume_from, model, plain) if resume_from else []
     order = _order(len(data), recipe)
     of_process = slice(accelerator.process_index, None, accelerator.num_processes)
+    # FFNs with a gate of their own, where its opening is penalized (lib.training.decoder.Gated).
+    gates = [m for m in model.modules() if hasattr(m, "opening")] if recipe.gate_penalty else []
     ffns = [p for name, p in model.named_parameters() if ".mlp." in name]
     bar = tqdm(range(len(losses), recipe.steps + 1), desc="training", delay=2, leave=False)
     for step in bar:
@@ -137,10 +142,14 @@ def train(
         with rounded, _placed(forwards):
             logits = wrapped(tokens, use_cache=False).logits
         loss = loss_of(logits, tokens)
+        learned_from = loss
+        if gates:
+            opening = torch.stack([gate.opening.mean() for gate in gates]).mean()
+            learned_from = loss + recipe.gate_penalty * opening
         for group in plain.param_groups:
             group["lr"] = recipe.lr * rate(step)
         optimizer.zero_grad(set_to_none=True)
-        accelerator.backward(loss)
+        accelerator.backward(learned_from)
         if step < recipe.ffn_unfreeze_step:  # FFNs do not learn yet
             for p in ffns:
                 p.grad = None
