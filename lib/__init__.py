@@ -10,7 +10,7 @@ build on one another; an import only ever points up this list, or to the left in
     models/ assets blocks names trial loading: a model, its blocks and their FFNs
     kept hooks: measurements kept in the repository; record, swap and resume on a live model
     linear/ affine moments products descent regression rank: maps and how well they fit
-    swap/ healing losses sweep expected: what something else in an FFN's place costs
+    swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
     gating/ gates sparse tokens routing: where the FFN is needed; routed and sparse FFNs
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
     training/ replacements study batched finetune mixer_study runs decoder_study softgates: studies
