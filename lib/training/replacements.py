@@ -3,6 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 from lib.cache import cached
 from lib.gating.sparse import parts
 from lib.hooks import advance, block_pass, capture, capture_residual, forward, slices, swap
-from lib.linear.affine import AffineMap, constant, svd_ridge
+from lib.linear.affine import AffineMap, Handle, constant, svd_ridge
 from lib.linear.moments import Moments
 from lib.linear.regression import MASSIVE, repair
 from lib.models.blocks import Subject
@@ -118,6 +119,26 @@ def narrow_ffns(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[i
         n_units = (d_model * d_model + d_model) // of_unit
         narrow[block] = narrowed(ffn, d_model, largest[block][:n_units].sort().values)
     return narrow
+
+
+def pruned(
+    subject: Subject, fit: Windows, blocks: Sequence[int], share: float
+) -> dict[int, Handle]:
+    """{block: FFN} without this share of its hidden units, the smallest on `fit` (`largest_units`);
+    made when first used."""
+    largest = cache(lambda: largest_units(subject, fit, blocks))
+
+    def without(block: int) -> nn.Module:
+        order = largest()[block]
+        kept = order[: round(len(order) * (1 - share))].sort().values
+        return narrowed(subject.blocks[block].original, subject.d_model, kept)
+
+    made_of = subject.provenance
+    how = f"without {share!r} of its hidden units, the smallest on {fit.provenance}"
+    return {
+        b: Handle(made_of and f"FFN of block {b} of {made_of} {how}", partial(without, b))
+        for b in blocks
+    }
 
 
 def largest_units(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[int, torch.Tensor]:
