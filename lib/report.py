@@ -195,7 +195,8 @@ class Run:
         self.claims = [c for c in self.claims if c["id"] != row.id] + [numbers]
         cells = {"the paper says": row.claim, "paper": row.paper_prints or "–"}
         cells |= paper.in_cells(row, found)
-        return pd.DataFrame([cells]).style.hide(axis="index")
+        # A name of its own, so that a page that is made again differs in its numbers alone.
+        return pd.DataFrame([cells]).style.hide(axis="index").set_uuid(row.id.replace("/", "-"))
 
     def quote(self, label: str, value: Interval | float, unit: str = "1") -> pd.DataFrame:
         """Enter a number that the words at the top quote; all that were entered so far."""
