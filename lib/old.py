@@ -98,8 +98,9 @@ from lib.stats import (
     spread,
     sums,
 )
-from lib.swap.sweep import Sweep, token_sweep
+from lib.swap.sweep import TokenLosses
 from lib.swap.sweep import token_losses as losses
+from lib.swap.sweep import token_sweep as _token_sweep
 from lib.text.corpora import Corpus, load_corpus, measured_sample
 from lib.text.grammar import STORIES, entropy, write
 from lib.text.ngram import KneserNey
@@ -122,6 +123,56 @@ from lib.training.widths import (
     shuffled,
     taper,
 )
+
+
+class Sweep(TokenLosses):
+    """Losses of each token with what the old notebooks ask of them."""
+
+    @property
+    def perplexity(self) -> float:
+        return float(np.exp(self.base.mean()))
+
+    def added_loss(self, key, against=None) -> np.ndarray:
+        """Loss that a swap adds, summed by document, [documents], nats; `against` another swap
+        rather than none."""
+        other = self.base if against is None else self.swapped[against]
+        return sums(self.swapped[key] - other, self.document)
+
+    def median_added(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
+        """Loss that a swap adds in the median of several, nats a prediction: a statistic of
+        weights [draws, documents]; `against` another swap for each rather than none."""
+        others = [None] * len(keys) if against is None else against
+        added = np.stack([self.added_loss(*both) for both in zip(keys, others)])
+        return median_ratio(added, self.predictions)
+
+    def median_cost(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
+        """`median_added` as a relative change of perplexity."""
+        added = self.median_added(keys, against)
+        return lambda w: np.expm1(added(w))
+
+    def of_windows(self, rows: np.ndarray) -> "Sweep":
+        """The losses on some of the windows."""
+        swapped = {key: values[rows] for key, values in self.swapped.items()}
+        return Sweep(self.base[rows], swapped, self.document[rows])
+
+    def cost(self, key, level: float = 0.95, against=None) -> Interval:
+        """Relative change of perplexity by a swap (0.05: +5%), exp of the mean loss difference
+        less 1, over documents; `against` another swap rather than none."""
+        added = ratio(self.added_loss(key, against), self.predictions, level=level)
+        return added.map(np.expm1)
+
+    def costs(self, keys: Sequence | None = None) -> pd.DataFrame:
+        """One row a swap: key, cost, low, high, joint over the rows."""
+        keys = list(self.swapped if keys is None else keys)
+        rows = [self.cost(k, 1 - 0.05 / len(keys)) for k in keys]
+        return pd.DataFrame(rows, columns=["cost", "low", "high"]).assign(key=keys)
+
+
+def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
+    """lib.swap.sweep.token_sweep, with what the old notebooks ask of it."""
+    found = _token_sweep(subject, windows, modules)
+    return Sweep(found.base, found.swapped, found.document)
+
 
 SECOND = "gemma-3-270m"
 """the second model whose tables the committed reports show beside the default's"""

@@ -29,8 +29,9 @@ def compute() -> dict[str, dict]:
     from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
     from lib.linear.regression import _fit_maps, cross_validate, fit_maps, score
     from lib.models.loading import load_subject
+    from lib.old import token_sweep
     from lib.swap.healing import _heal, heal
-    from lib.swap.sweep import _base, _swapped, token_sweep
+    from lib.swap.sweep import _base, _swapped
     from lib.text.corpora import load_corpus
     from lib.text.windows import cut_windows
 

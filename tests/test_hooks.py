@@ -15,9 +15,10 @@ from lib.keys import words_of
 from lib.linear.affine import AffineMap, MassiveKeptMap
 from lib.linear.regression import mean_ablation, zero_ablation
 from lib.models.loading import load_subject
+from lib.old import token_sweep
 from lib.swap.expected import expected_added_loss
 from lib.swap.healing import heal, trainable
-from lib.swap.sweep import batch_size, next_token_losses, token_losses, token_sweep
+from lib.swap.sweep import batch_size, next_token_losses, token_losses
 from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows
 

@@ -10,8 +10,9 @@ from lib.kept import Checked, entry, families, read
 from lib.linear.affine import Handle
 from lib.linear.regression import errors, fit, fit_facts, fit_maps, r2
 from lib.models.names import TINY
+from lib.old import token_sweep
 from lib.swap.expected import predicted_cost
-from lib.swap.sweep import document_losses, sweep, token_sweep
+from lib.swap.sweep import document_losses, sweep
 
 COMMITTED = TINY.parent / "measured"
 

@@ -32,8 +32,8 @@ from lib.linear.regression import (
     score,
 )
 from lib.models.loading import load_subject
+from lib.old import token_sweep
 from lib.stats import interval
-from lib.swap.sweep import token_sweep
 from lib.text.windows import Windows
 
 

@@ -24,7 +24,7 @@ from lib.hooks import (
 )
 from lib.kept import announce, kept
 from lib.models.blocks import Subject
-from lib.stats import Interval, Statistic, median_ratio, ratio, sums
+from lib.stats import sums
 from lib.swap.losses import Losses, of_tables
 from lib.text.windows import Windows
 
@@ -80,8 +80,8 @@ def token_losses(subject: Subject, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
-    """Losses of the whole model, with no swap and with each module in its block's place."""
+class TokenLosses:
+    """The loss at each position, with no swap and with each module in its block's place."""
 
     base: np.ndarray
     """[n, predictions], nats"""
@@ -89,28 +89,6 @@ class Sweep:
     """{block, or (block, name, …): [n, predictions]}"""
     document: np.ndarray
     """[n]"""
-
-    @property
-    def perplexity(self) -> float:
-        return float(np.exp(self.base.mean()))
-
-    def added_loss(self, key, against=None) -> np.ndarray:
-        """Loss that a swap adds, summed by document, [documents], nats; `against` another swap
-        rather than none."""
-        other = self.base if against is None else self.swapped[against]
-        return sums(self.swapped[key] - other, self.document)
-
-    def median_added(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
-        """Loss that a swap adds in the median of several, nats a prediction: a statistic of
-        weights [draws, documents]; `against` another swap for each rather than none."""
-        others = [None] * len(keys) if against is None else against
-        added = np.stack([self.added_loss(*both) for both in zip(keys, others)])
-        return median_ratio(added, self.predictions)
-
-    def median_cost(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
-        """`median_added` as a relative change of perplexity."""
-        added = self.median_added(keys, against)
-        return lambda w: np.expm1(added(w))
 
     @property
     def documents(self) -> np.ndarray:
@@ -121,23 +99,6 @@ class Sweep:
     def predictions(self) -> np.ndarray:
         """Predictions of each document, [documents]."""
         return sums(np.ones_like(self.base), self.document)
-
-    def of_windows(self, rows: np.ndarray) -> "Sweep":
-        """The losses on some of the windows."""
-        swapped = {key: values[rows] for key, values in self.swapped.items()}
-        return Sweep(self.base[rows], swapped, self.document[rows])
-
-    def cost(self, key, level: float = 0.95, against=None) -> Interval:
-        """Relative change of perplexity by a swap (0.05: +5%), exp of the mean loss difference
-        less 1, over documents; `against` another swap rather than none."""
-        added = ratio(self.added_loss(key, against), self.predictions, level=level)
-        return added.map(np.expm1)
-
-    def costs(self, keys: Sequence | None = None) -> pd.DataFrame:
-        """One row a swap: key, cost, low, high, joint over the rows."""
-        keys = list(self.swapped if keys is None else keys)
-        rows = [self.cost(k, 1 - 0.05 / len(keys)) for k in keys]
-        return pd.DataFrame(rows, columns=["cost", "low", "high"]).assign(key=keys)
 
 
 def sweep(
@@ -183,7 +144,7 @@ def document_losses(
     return _by_document(token_sweep(subject, windows, modules), block)
 
 
-def _by_document(swept: Sweep, key) -> pd.DataFrame:
+def _by_document(swept: TokenLosses, key) -> pd.DataFrame:
     """What was measured under a key (None: no swap), summed by document."""
     losses_of_key = swept.base if key is None else swept.swapped[key]
     return pd.DataFrame(
@@ -195,7 +156,7 @@ def _by_document(swept: Sweep, key) -> pd.DataFrame:
     )
 
 
-def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
+def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> TokenLosses:
     """The loss at each position with each module in its block's place, one at a time.
 
     `modules` is keyed by block, or by (block, name, …) to try several in one place. One plain pass
@@ -220,7 +181,7 @@ def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
                 bar.update(len(chunk))
     bar.close()
     joined = {key: np.concatenate(parts) for key, parts in swapped.items()}
-    return Sweep(np.concatenate(base), joined, windows.document)
+    return TokenLosses(np.concatenate(base), joined, windows.document)
 
 
 class Streams:
