@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from lib.errors import InputError
 from lib.stats import (
     contrasts_table,
     correlation_contrast,
@@ -91,3 +92,8 @@ def test_rank_correlations_are_scipys_and_lead_as_paired_ones_do():
     assert table.loc["b", ["lead", "lead low", "lead high"]].tolist() == [0, 0, 0]
     shown = contrasts_table({"a": found})
     assert shown["difference low"][0] == found.difference.low and len(shown) == 1
+
+
+def test_what_was_not_measured_is_refused_with_what_was(losses):
+    with pytest.raises(InputError, match="unknown replacement"):
+        losses.difference((0, "no such swap"))

@@ -145,6 +145,17 @@ def test_a_lab_trains_chooses_a_rate_on_the_even_documents_and_gives_the_weights
     assert inside and rate > 2e-4
 
 
+def test_what_is_kept_starts_no_process(lab, monkeypatch):
+    from lib.training import mixer_study as module
+
+    lab.train_all([("linear", 4, 1e-2, 1)])
+    asked = []
+    monkeypatch.setattr(module, "in_parallel", lambda _, jobs, brief: asked.append(len(jobs)))
+    lab.train_all([("linear", 4, 1e-2, 1)])
+    lab.train_all([("linear", 4, 1e-2, 1), ("linear", 4, 1e-2, 2)])
+    assert asked == [0, 1]
+
+
 def test_a_lab_refuses_a_vocabulary_that_the_text_does_not_fill_and_a_context_of_one_token():
     run = Run("25_linear_mixers", "smoke", "tiny-gpt2", "wikipedia-sample", 42)
     text = ["one two three " * 40]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from lib.errors import unknown
 from lib.stats import Contrast, Interval, Statistic, contrast, interval, ratio_of_sums
 
 Key = tuple[int, str] | str
@@ -35,7 +36,10 @@ class Losses:
 
     def added(self, key: Key, to: Key | None = None) -> np.ndarray:
         """What a replacement adds to the loss, [documents], nats; `to` another one's, rather than
-        to the model's as it is."""
+        to the model's as it is. Raises InputError for what was not measured."""
+        for one in (key, to):
+            if one is not None and one not in self.changed:
+                raise unknown("replacement", one, [str(k) for k in self.changed])
         return self.changed[key] - (self.unchanged if to is None else self.changed[to])
 
     def difference(self, key: Key, to: Key | None = None, level: float = 0.95) -> Interval:

@@ -144,14 +144,19 @@ class MixerStudy(Study):
         rates: Sequence[float],
         most: int = 6,
     ) -> dict[tuple[str, int], tuple[float, bool]]:
-        """`rate` of each (kind, width), a process for each core."""
-        jobs = [(self, *model, seed, rates, most) for model in models]
+        """`rate` of each (kind, width), a process for each core where something is not kept."""
+        missing = [m for m in models if not all(self._is_kept(*m, lr, seed, 0.25) for lr in rates)]
+        jobs = [(self, *model, seed, rates, most) for model in missing]
         in_parallel(_search, jobs, brief=self.steps < 100)
         return {model: self.rate(*model, seed, rates, most) for model in models}
 
     def train_all(self, jobs: Sequence[tuple[str, int, float, int]]) -> None:
-        """Train each (kind, width, rate, seed), a process for each core."""
-        in_parallel(_train_one, [(self, *job) for job in jobs], brief=self.steps < 100)
+        """Train each (kind, width, rate, seed) that is not kept, a process for each core."""
+        missing = [(self, *job) for job in jobs if not self._is_kept(*job)]
+        in_parallel(_train_one, missing, brief=self.steps < 100)
+
+    def _is_kept(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> bool:
+        return mixer_losses.found(*self._given(kind, width, lr, seed, share)) is not None
 
     def _given(self, kind: str, width: int, lr: float, seed: int, share: float) -> tuple:
         """The arguments of `train_mixer`: a linear rise of the rate, then a linear fall to 0."""
