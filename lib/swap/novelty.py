@@ -161,7 +161,7 @@ def sweep_parts(subject: Subject, windows: Windows, fit: Windows, blocks: Sequen
         found = {key: losses_without_part.found(subject, windows, fit, *key) for key in wanted}
         missing = [key for key in wanted if found[key] is None]
         if missing:
-            announce("losses without a part of an FFN's output", len(missing))
+            announce("losses without a part", len(missing))
             found |= _measured(subject, windows, fit, missing)
     return of_tables(unchanged, found)
 
@@ -208,7 +208,7 @@ def _without(
 
 
 @kept(
-    "losses without a part of an FFN's output",
+    "losses without a part",
     1,
     subject="model",
     windows="text",
