@@ -22,7 +22,7 @@ from lib.training.batched import train_together
 from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
 from lib.training.decoder_study import DecoderStudy, decoder_losses, train_all, train_decoder
 from lib.training.loop import TrainConfig, train, worth_compiling
-from lib.training.runs import read, shared_steps
+from lib.training.runs import losses_by_token, shared_steps
 from lib.training.study import of_half
 from lib.training.widths import ffn_widths, taper
 
@@ -210,7 +210,7 @@ def test_decoders_trained_together_are_those_trained_alone(data, start):
     for (losses, of_test), schedule in zip(found, schedules, strict=True):
         for k, (model, how) in enumerate(zip(models(), schedule, strict=True)):
             assert train(model, data, how) == pytest.approx(losses[:, k].tolist(), abs=1e-5)
-            assert torch.allclose(read(model, data[:8]).float(), of_test[k], atol=1e-5)
+            assert torch.allclose(losses_by_token(model, data[:8]).float(), of_test[k], atol=1e-5)
 
 
 def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
@@ -298,12 +298,14 @@ def test_ablations_are_what_ffns_that_write_nothing_cost(lab):
     model = lab.model(lab.uniform, 1, 0.5)
     windows = lab.tests["walk"]
     odd = windows[windows.document % 2 == 1]
-    whole = read(model, odd).mean()
+    whole = losses_by_token(model, odd).mean()
     for k, layer in enumerate(model.model.layers):
         weight = layer.mlp.down_proj.weight
         kept = weight.detach().clone()
         weight.data.zero_()
-        assert found[k] == pytest.approx(float(read(model, odd).mean() - whole), abs=1e-6)
+        assert found[k] == pytest.approx(
+            float(losses_by_token(model, odd).mean() - whole), abs=1e-6
+        )
         weight.data.copy_(kept)
 
 
@@ -392,7 +394,7 @@ def test_the_kept_decoders_read_what_they_were_not_trained_on(name):
     assert sum(kept.model.config.intermediate_sizes) == 12 * 80
     windows = cut_windows(load_corpus("wikipedia").test, kept.tokenizer, 64)[:100]
     # Equal probabilities would be log 512 = 6.2; among the kept losses are 3.31.
-    assert read(kept.model, windows).mean() == pytest.approx(3.31, abs=0.15)
+    assert losses_by_token(kept.model, windows).mean() == pytest.approx(3.31, abs=0.15)
 
 
 def test_a_gain_is_judged_by_its_own_scatter_and_the_gate_is_told():

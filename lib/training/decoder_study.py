@@ -22,7 +22,7 @@ from lib.training.batched import StackedDecoders, train_together
 from lib.training.decoder import Decoder, Shape, build_decoder
 from lib.training.loop import TrainConfig, train, train_tokenizer, worth_compiling
 from lib.training.parallel import in_parallel, losses_by_half
-from lib.training.runs import DECODER, read, shared_steps, trained_decoder
+from lib.training.runs import DECODER, losses_by_token, shared_steps, trained_decoder
 from lib.training.study import Study, of_half
 
 MIXTURE = ("wikipedia", "king-james", "python-docs")
@@ -207,7 +207,7 @@ def train_decoder(
         endless = replace(recipe, steps=0, decay=0)
         resume_from = shared_steps(branch_steps, widths, shape, data, endless, start, compiled)
     trained = train(model, data, recipe, resume_from=resume_from, compiled=compiled)
-    test_losses = {text: read(model, windows).numpy() for text, windows in tests.items()}
+    test_losses = {text: losses_by_token(model, windows).numpy() for text, windows in tests.items()}
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
     return {"losses": _losses(tests, recipe.steps, test_losses, trained if curve else ())} | weights
 

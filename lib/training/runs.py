@@ -93,7 +93,7 @@ def _state_at(
 
 
 @torch.no_grad()
-def read(model: Decoder, data: Windows) -> torch.Tensor:
+def losses_by_token(model: Decoder, data: Windows) -> torch.Tensor:
     """Each token's loss in nats, [n, seq_len - 1]."""
     batches = (tokens.to(model.device) for tokens in data.tokens.split(256))
     return torch.cat([next_token_losses(model(t).logits, t) for t in batches])
