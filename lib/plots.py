@@ -128,12 +128,22 @@ def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> No
 
 
 def labelled_lines(ax: plt.Axes, table: pd.DataFrame, x: str, y: str, hue: str) -> None:
-    """A line with its band (columns low and high) for each value of `hue`, its name at its end."""
+    """A line with its band (columns low and high) for each value of `hue`, its name at its end;
+    names that would stand on each other are moved apart. Scales and limits of x are set before."""
+    ends = []
     for k, (name, line) in enumerate(table.groupby(hue, sort=False)):
         line = line.sort_values(x)
         ax.plot(line[x], line[y], marker=MARKERS[k], color=COLOURS[k])
         ax.fill_between(line[x], line.low, line.high, color=COLOURS[k], alpha=0.15, lw=0)
-        end_label(ax, line[x].iloc[-1], line[y].iloc[-1], str(name), COLOURS[k])
+        ends.append((line[x].iloc[-1], line[y].iloc[-1], str(name), COLOURS[k]))
+    ax.autoscale_view()
+    to_points = 72 / ax.figure.dpi
+    taken = -np.inf
+    for at_x, at_y, name, colour in sorted(ends, key=lambda end: end[1]):
+        height = to_points * ax.transData.transform((at_x, at_y))[1]
+        taken = max(height, taken + 13)
+        beside = dict(textcoords="offset points", color=colour, fontsize=10, va="center")
+        ax.annotate(name, (at_x, at_y), (8, taken - height), **beside)
 
 
 def by_depth(

@@ -145,7 +145,7 @@ class Run:
         for model in self._others():
             folder = self._committed(model)
             path = folder / f"{table.attrs['name']}.csv"
-            if path.exists():
+            if path.exists() and (folder / "provenance.json").exists():  # else it was stopped
                 of_run = json.loads((folder / "provenance.json").read_text("utf-8"))
                 behind = {name: of_run[name] for name in self.behind if name in of_run}
                 parts.append(pd.read_csv(path).assign(model=model, profile="study", **behind))
