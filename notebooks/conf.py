@@ -193,7 +193,10 @@ def found_claims() -> pd.DataFrame:
     """The rows of claims.csv with what was found on each model, and the reading of it."""
     rows = []
     for row in paper.claims().itertuples(index=False):
-        [notebook] = [path.stem for path in HERE.glob(f"{row.notebook}_*.ipynb")]
+        pages = [path.stem for path in HERE.glob(f"{row.notebook}_*.ipynb")]
+        if not pages:  # entered from the paper, and its page is not there yet
+            continue
+        notebook = pages[0]
         line = {"id": row.id, "notebook": notebook, "section": row.section, "claim": row.claim}
         line |= {"paper": row.paper_prints, "against": row.against}
         found = {m: found_in(RESULTS / m / notebook).get(row.id) for m in COMMITTED}
