@@ -11,7 +11,7 @@ build on one another; an import only ever points up this list, or to the left in
     kept hooks: measurements kept in the repository; record, swap and resume on a live model
     linear/ affine moments products descent regression rank: maps and how well they fit
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
-    gating/ gates sparse tokens routing: where the FFN is needed; routed and sparse FFNs
+    gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
     training/ replacements study batched finetune mixer_study runs decoder_study softgates: studies
     report page cli: one run; what its page shows of it; the command line

@@ -20,7 +20,8 @@ def compute() -> dict[str, dict]:
 
     from lib.gating import routing
     from lib.gating.gates import Gate, Routed
-    from lib.gating.routing import _learn_errors, _refit, learn_errors, refit
+    from lib.gating.routers import _learn_errors, learn_errors
+    from lib.gating.routing import _refit, refit
     from lib.gating.tokens import _predictions
     from lib.hooks import Rows
     from lib.linear.descent import descend

@@ -10,7 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lib.errors import InputError
 from lib.gating.gates import Routed, loss_increases
-from lib.gating.routing import learn_errors, random_scores, refit, routed, shrunk_fit, sweep
+from lib.gating.routers import learn_errors, random_scores
+from lib.gating.routing import refit, routed, shrunk_fit, sweep
 from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear.affine import constant
 from lib.linear.regression import fit_maps, score

@@ -9,22 +9,25 @@ import torch
 
 from lib.errors import InputError
 from lib.gating.gates import FixedRouter, Gate, GateText, Routed, best_of_four
-from lib.gating.routing import (
+from lib.gating.routers import (
     Errors,
-    TopShare,
-    allocate,
     by_token,
-    cheapest,
-    document_losses,
     learn_errors,
     learned_errors,
-    marginal_costs,
     random_scores,
+    small_norms,
+    true_errors,
+)
+from lib.gating.routing import (
+    TopShare,
+    allocate,
+    cheapest,
+    document_losses,
+    marginal_costs,
     refit,
     routed,
     shrunk_fit,
     sweep,
-    true_errors,
 )
 from lib.gating.sparse import cats, teal
 from lib.hooks import capture, swap
@@ -166,11 +169,12 @@ def scorers(subject, fit, test, fits):
         "token": by_token(subject, text, test, maps),
         "token's loss": by_token(subject, text, test, maps, "loss increase"),
         "random": random_scores(test, maps),
+        "norm": small_norms(maps),
         "oracle": true_errors(subject, maps),
     }
 
 
-NAMES = ("gate", "error", "token", "token's loss", "random", "oracle")
+NAMES = ("gate", "error", "token", "token's loss", "random", "norm", "oracle")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -220,6 +224,7 @@ def test_what_is_routed_has_words_before_it_is_made(subject, fit, test):
         "error": routed(subject, maps, learned_errors(subject, text.train, maps), 0.4),
         "token": routed(subject, maps, by_token(subject, text.train, test, maps), 0.4),
         "random": routed(subject, maps, random_scores(test, maps), 0.4),
+        "norm": routed(subject, maps, small_norms(maps), 0.4),
         "oracle": routed(subject, maps, true_errors(subject, maps), 0.4),
         "cheapest": cheapest(subject, text, maps, 0.4),
         "refitted": refit(subject, fit[:16], cheapest(subject, text, maps, 0.4)),

@@ -1,28 +1,26 @@
-"""All blocks at once: routers by name and share, refitted maps, and what a routed model costs and
-saves (Balogh §3.4, §4.5; the learned-error router and the refit are ours)."""
+"""All blocks at once: the share of positions that gets a map, refitted maps, and what a routed
+model costs and saves (Balogh §3.4, §4.5; shares by block and the refit are ours)."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import RidgeCV
 from torch import nn
 from tqdm import tqdm
 
 from lib import hooks, keys
-from lib.cache import cached, sealed
-from lib.errors import unknown
-from lib.gating.gates import Gate, GateText, Routed, check_share, loss_increases
+from lib.cache import cached
+from lib.gating.gates import GateText, Routed, check_share
+from lib.gating.routers import Errors, for_map, learn_errors, learned_errors, said_of
 from lib.gating.sparse import SparseFFN
-from lib.gating.tokens import smoothed_token_mean
 from lib.hooks import advance, block_pass, capture_residual, for_windows, get_block, slices
 from lib.kept import kept
-from lib.linear.affine import AffineMap, Handle
+from lib.linear.affine import AffineMap, Handle, made
 from lib.linear.moments import Moments
 from lib.models.blocks import Subject
 from lib.stats import sums
@@ -32,73 +30,6 @@ from lib.text.windows import Windows
 
 PRIOR = 1.0
 """rows of x that the old map counts as in a refit"""
-RIDGES = tuple(np.logspace(0, 5, 6))
-"""strengths that RidgeCV chooses among, for standardized x"""
-
-
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """How far each block's map is from its FFN on some text, and what x tells of it."""
-
-    error: np.ndarray
-    """[blocks, n, position]: ‖y-ŷ‖² of the affine map; a start token has no position"""
-    massive: np.ndarray
-    """[blocks, n, position], bool: predicted to be massive, so left to the FFN"""
-    predicted: np.ndarray
-    """[blocks, n, position]: log ‖y-ŷ‖² as each block's router predicts it from x"""
-    routers: list[Gate]
-    """one a block, d + 1 numbers: minus the predicted log error"""
-
-
-def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
-    """Fit each block's learned-error router: a ridge regression of the log squared error of its map
-    on x, over the positions that are not massive."""
-    key = _learn_errors.key(subject, windows, maps)
-    errors = _learn_errors(subject, windows, maps)
-    sealed(errors.routers, key and f"{key.name} {key.digest}")
-    return errors
-
-
-@cached("errors of maps", 3, subject="model", windows="text", maps="maps")
-def _learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
-    """`learn_errors` itself."""
-    inputs: list[list[np.ndarray]] = [[] for _ in maps]
-    errors: list[list[np.ndarray]] = [[] for _ in maps]
-    massives: list[list[np.ndarray]] = [[] for _ in maps]
-    place = {b: k for k, b in enumerate(maps)}
-    maps = {b: _made(affine) for b, affine in maps.items()}  # before a pass, not within it
-
-    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
-        x, y = x.float(), y.float()
-        affine, k = maps[b].to(x.device), place[b]
-        inputs[k].append(x.cpu().numpy())
-        errors[k].append((y - affine(x)).double().square().sum(-1).cpu().numpy())
-        massives[k].append(affine.massive(x).cpu().numpy())
-
-    hooks.forward(subject, windows, on_ffn=add, blocks=[*maps], desc="errors of the maps")
-    error = np.stack([np.concatenate(batches) for batches in errors])
-    massive = np.stack([np.concatenate(batches) for batches in massives])
-    predicted, routers = [], []
-    for k in tqdm(range(len(maps)), desc="error routers", delay=2, leave=False):
-        x = np.concatenate(inputs[k])
-        inputs[k].clear()  # the rows of a block are large
-        ordinary = ~massive[k]
-        weight, bias = _fit_log_error(x[ordinary], error[k][ordinary])
-        predicted.append(x @ weight + bias)
-        # A gate says yes where its score is high: where the predicted error is small.
-        gate_weight = torch.tensor(-weight[None], dtype=torch.float32)
-        gate_bias = torch.tensor([-bias]).float()
-        routers.append(Gate([gate_weight], [gate_bias]))
-    return Errors(error, massive, np.stack(predicted), routers)
-
-
-def _fit_log_error(x: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weight [d] and bias of a ridge regression of the log of error [n] on x [n, d]; the strength
-    is chosen for standardized x."""
-    mean, scale = x.mean(0), x.std(0) + 1e-12
-    ridge = RidgeCV(RIDGES).fit((x - mean) / scale, np.log(error + 1e-30))
-    weight = ridge.coef_ / scale
-    return weight, ridge.intercept_ - mean @ weight
 
 
 def marginal_costs(errors: Errors, loss_per_error: Sequence[float]) -> np.ndarray:
@@ -149,110 +80,6 @@ class TopShare(nn.Module):
         return torch.zeros_like(score, dtype=torch.bool).scatter(-1, top, True)
 
 
-class Told(nn.Module):
-    """Scores that are told: `scores` [n, seq_len] of the windows it is used on, in their order;
-    `words`: how they were made, for keys."""
-
-    def __init__(self, scores: np.ndarray, words: str | None = None):
-        super().__init__()
-        self.scores = np.asarray(scores, np.float32)
-        keys.seal(self, words)
-
-    def at(self, chunk: slice) -> "Told":
-        words = keys.words_of(self)
-        return Told(self.scores[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
-
-    def score(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tensor(self.scores[: x.shape[0], : x.shape[1]], device=x.device)
-
-
-class TrueError(nn.Module):
-    """Scores of an oracle: minus the squared error of the map, for which the FFN must be run."""
-
-    def __init__(self, ffn: nn.Module, affine: AffineMap):
-        super().__init__()
-        self.ffn, self.affine = ffn, affine
-        keys.compose(self, "the true error of", affine)
-
-    def score(self, x: torch.Tensor) -> torch.Tensor:
-        return -(self.ffn(x) - self.affine(x)).square().sum(-1)
-
-
-def true_errors(subject: Subject, maps: Mapping[int, AffineMap]) -> dict[int, TrueError]:
-    """{block: the oracle's scores}."""
-    return {b: TrueError(subject.blocks[b].original, affine) for b, affine in maps.items()}
-
-
-def random_scores(windows: Windows, blocks: Sequence[int], seed: int = 42) -> dict[int, Told]:
-    """{block: scores at random}, for these windows."""
-    shape = tuple(windows.tokens.shape)
-    words = "random order, seed {} of block {}"
-    return {
-        b: Told(np.random.default_rng([seed, b]).random(shape), words.format(seed, f"block {b}"))
-        for b in blocks
-    }
-
-
-def learned_errors(
-    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
-) -> dict[int, Handle]:
-    """{block: scores from x}: minus the log squared error of the block's map, by ridge regression
-    on these windows (see `learn_errors`); fitted when first used."""
-    said = _said(f"{_learn_errors.version} of {{}}", subject, windows)
-    routers = cache(lambda: learn_errors(subject, windows, maps).routers)
-    return {
-        b: Handle(_of_map(said, maps[b]), partial(lambda k: routers()[k], k))
-        for k, b in enumerate(maps)
-    }
-
-
-def by_token(
-    subject: Subject,
-    windows: Windows,
-    test: Windows,
-    maps: Mapping[int, AffineMap],
-    mean_of: str = "error",
-) -> dict[int, Handle]:
-    """{block: scores of the positions of `test` by their input token alone}: minus the mean over
-    `windows` of the map's squared error there, or of the "loss increase" (Balogh §4.3.3)."""
-    if mean_of not in ("error", "loss increase"):
-        raise unknown("mean of a token", mean_of, ["error", "loss increase"])
-    tokens = windows.tokens.numpy()[:, subject.n_start :]
-    size = int(max(windows.tokens.max(), test.tokens.max())) + 1
-
-    @cache
-    def tables() -> dict[int, np.ndarray]:
-        """{block: [vocabulary]}"""
-        if mean_of == "loss increase":
-            needs = loss_increases(subject, windows, maps)
-            return {b: smoothed_token_mean(needs.need[b], needs.token, size) for b in maps}
-        errors = learn_errors(subject, windows, maps)
-        ordinary = ~errors.massive  # what stays with the FFN has no error of the map
-        return {
-            b: smoothed_token_mean(errors.error[k][ordinary[k]], tokens[ordinary[k]], size)
-            for k, b in enumerate(maps)
-        }
-
-    said = _said(f"the input token's mean {mean_of} of {{}}", subject, windows)
-    said = said and f"{said}, for {test.provenance}"
-
-    def of_block(b: int) -> Told:
-        return Told(-tables()[b][test.tokens.numpy()])
-
-    return {b: Handle(_of_map(said, maps[b]), partial(of_block, b)) for b in maps}
-
-
-def _said(how: str, subject: Subject, windows: Windows) -> str | None:
-    """How scores are made, in words, with a place for the map that they are about."""
-    made_of = subject.provenance
-    return made_of and f"{how}, of {made_of} on {windows.provenance}"
-
-
-def _of_map(said: str | None, affine: AffineMap) -> str | None:
-    words = keys.words_of(affine)
-    return said and words and said.replace("{}", words)
-
-
 def routed(
     subject: Subject,
     maps: Mapping[int, AffineMap],
@@ -278,7 +105,7 @@ def cheapest(
     """
     check_share(share)
     how = f"{{}} where the error learned is least, {share!r} of all blocks, shares by costs on "
-    said = _said(how + text.choose.provenance, subject, text.train)
+    said = said_of(how + text.choose.provenance, subject, text.train)
 
     @cache
     def modules() -> dict[int, Routed]:
@@ -293,7 +120,7 @@ def cheapest(
             for b, of_block in zip(maps, shares)
         }
 
-    return {b: Handle(_of_map(said, maps[b]), partial(lambda b: modules()[b], b)) for b in maps}
+    return {b: Handle(for_map(said, maps[b]), partial(lambda b: modules()[b], b)) for b in maps}
 
 
 def sweep(
@@ -330,7 +157,7 @@ def document_losses(subject: Subject, windows: Windows, modules: keys.InPlaces) 
     n_params = {b.index: b.n_params for b in subject.blocks}
     rows_of = slices(len(windows), single.batch_size(subject, windows))
     for rows in tqdm(rows_of, desc="routed", delay=2, leave=False):
-        here = {b: for_windows(_made(m), rows) for b, m in modules.items()}
+        here = {b: for_windows(made(m), rows) for b, m in modules.items()}
         with contextlib.ExitStack() as stack:
             for b, module in here.items():
                 stack.enter_context(hooks.swap(subject.blocks[b], module))
@@ -357,11 +184,6 @@ def document_losses(subject: Subject, windows: Windows, modules: keys.InPlaces) 
     return pd.DataFrame(table)
 
 
-def _made(module: nn.Module) -> nn.Module:
-    """What a handle stands for."""
-    return module.module if isinstance(module, Handle) else module
-
-
 def arithmetic_saved(
     module: nn.Module, n_params: int, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -374,7 +196,7 @@ def arithmetic_saved(
         return np.ones(shape, bool), np.full(shape, _saved_by_map(module, n_params))
     used = module.linear.cpu().numpy()
     saved = np.where(used, _saved_by_map(module.surrogate, n_params), 0.0)
-    if isinstance(ffn := _made(module.ffn), SparseFFN) and not used.all():
+    if isinstance(ffn := made(module.ffn), SparseFFN) and not used.all():
         saved[~used] = ffn.saved.numpy().ravel()
     return used, saved - getattr(module.router, "n_multiplications", 0) / n_params
 
@@ -397,7 +219,7 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
     found = cache(lambda: _refit(subject, windows, keys.InPlaces(modules)))
 
     def with_new_map(b: int) -> Routed:
-        return _with_map(_made(modules[b]), found()[b].to(subject.device))
+        return _with_map(made(modules[b]), found()[b].to(subject.device))
 
     return {
         b: Handle(said and f"FFN of block {b} routed, {said}", partial(with_new_map, b))
@@ -416,7 +238,7 @@ def _refit(
     for b in tqdm(range(len(subject)), desc="refits", delay=2, leave=False):
         module = subject.blocks[b].ffn
         if b in modules:
-            before = _made(modules[b]).to(subject.device)
+            before = made(modules[b]).to(subject.device)
             x, y = _routed_rows(subject, windows, before, b, streams)
             affine = shrunk_fit(x, y, before.surrogate) if len(x) else before.surrogate
             maps[b] = AffineMap(affine.weight.float(), affine.bias.float())

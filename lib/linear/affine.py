@@ -98,6 +98,11 @@ class Handle(nn.Module):
         return super()._apply(*args, **kwargs)
 
 
+def made(module: nn.Module) -> nn.Module:
+    """What a handle stands for, made now if it was not before; another module as it is."""
+    return module.module if isinstance(module, Handle) else module
+
+
 ROUNDING = 4.0
 """how often the precision of the rows rounding makes a constant direction vary, seen in LayerNorm's
 outputs: up to 2.6"""
