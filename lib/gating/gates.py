@@ -316,9 +316,14 @@ def _best_of_four(
     return {b: (kind, gates[b][kind]) for b, kind in kinds.items()}
 
 
+def kinds_of(subject: Subject, text: GateText, maps: Mapping[int, AffineMap]) -> pd.DataFrame:
+    """Which of four gates is the best for each map: block, kind, parameters; kept."""
+    return _kinds_of(subject, text, keys.InPlaces(maps))
+
+
 @kept("kinds of gates", 1, subject="model", text="texts", maps="maps")
-def kinds_of(subject: Subject, text: GateText, maps: keys.InPlaces) -> pd.DataFrame:
-    """Which of four gates is the best for each map: block, kind, parameters."""
+def _kinds_of(subject: Subject, text: GateText, maps: keys.InPlaces) -> pd.DataFrame:
+    """`kinds_of` itself."""
     rows = []
     for b, (kind, gate) in _best_of_four(subject, text, maps).items():
         n = sum(tensor.numel() for tensor in (*gate.weights, *gate.biases))
