@@ -13,7 +13,8 @@ build on one another; an import only ever points up this list, or to the left in
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
     gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
-    training/ replacements study batched finetune mixer_study runs decoder_study softgates: studies
+    training/ replacements study batched finetune mixer_study runs: what trainings share
+    training/ decoder_study linearity softgates: decoders of given widths, and how affine they are
     report page cli: one run; what its page shows of it; the command line
     old: what notebooks of the fourth edition ask for
 """

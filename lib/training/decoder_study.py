@@ -82,18 +82,18 @@ class DecoderStudy(Study):
     def train(self, widths: Sequence[int], seed: int, passes: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token. What was
         trained earlier is kept. Raises InputError for more passes than MOST_PASSES."""
-        return decoder_losses(*self._given(widths, seed, passes))
+        return decoder_losses(*self.given(widths, seed, passes))
 
     def model(self, widths: Sequence[int], seed: int, passes: float = 1) -> Decoder:
         """The model that `train` trained; it is trained again unless it is in the cache."""
-        found = train_decoder(*self._given(widths, seed, passes))
+        found = train_decoder(*self.given(widths, seed, passes))
         return trained_decoder(found, list(widths), self.shape)
 
     def ablations(self, widths: Sequence[int], seed: int, passes: float = 1) -> np.ndarray:
         """What taking out the FFN of each layer alone adds to the loss of a trained model (zero
         ablation), [layers], mean over the texts, nats a token, on up to ABLATED odd windows of
         each."""
-        added = ablated_decoder(*self._given(widths, seed, passes), ABLATED)
+        added = ablated_decoder(*self.given(widths, seed, passes), ABLATED)
         return added.groupby("layer").added_loss.mean().to_numpy()
 
     def by_text(
@@ -104,7 +104,7 @@ class DecoderStudy(Study):
         MOST_PASSES."""
         rows = []
         for seed in tqdm(seeds, desc="seeds", delay=2, leave=False):
-            found = decoder_losses(*self._given(_widths_of(widths, seed), seed, passes))
+            found = decoder_losses(*self.given(_widths_of(widths, seed), seed, passes))
             rows.append(of_half(found, half)[[*self.tests]])
         return pd.DataFrame(rows, index=[*seeds])
 
@@ -113,7 +113,7 @@ class DecoderStudy(Study):
         uniform, here = (self.by_text(w, seeds, passes) for w in (self.uniform, widths))
         return (uniform - here).mean(axis=1).to_numpy()
 
-    def _given(self, widths: Sequence[int], seed: int, passes: float) -> tuple:
+    def given(self, widths: Sequence[int], seed: int, passes: float) -> tuple:
         """The arguments of `train_decoder`."""
         if not 0 < passes <= MOST_PASSES:
             raise InputError(
@@ -250,13 +250,17 @@ def ablated_decoder(
     nothing = zero_ablation(subject)
     rows: list[dict] = []
     for text, windows in tests.items():
-        odd = windows[windows.document % 2 == 1]
-        some = odd[:: max(1, len(odd) // most)][:most]
-        swept = token_sweep(subject, some, nothing)
+        swept = token_sweep(subject, of_odd(windows, most), nothing)
         for layer in nothing:
             added = float((swept.swapped[layer] - swept.base).mean())
             rows.append({"layer": layer, "text": text, "added_loss": added})
     return pd.DataFrame(rows)
+
+
+def of_odd(windows: Windows, most: int) -> Windows:
+    """Up to `most` windows of odd documents, on which reports are, evenly."""
+    odd = windows[windows.document % 2 == 1]
+    return odd[:: max(1, len(odd) // most)][:most]
 
 
 Job = tuple[DecoderStudy, Sequence[int], int, Sequence[float]]
@@ -279,7 +283,7 @@ def train_at_once(jobs: Sequence[Job]) -> None:
     """Train jobs of one length and one shape side by side (`batched`), the widest last."""
     alike: dict[tuple, list[list[tuple]]] = {}
     for study, widths, seed, passes in sorted(jobs, key=lambda job: max(job[1])):
-        branches = [study._given(widths, seed, p) for p in sorted(passes)]
+        branches = [study.given(widths, seed, p) for p in sorted(passes)]
         schedule = [str(replace(recipe, seed=0)) for *_, recipe, _, _, _ in branches]
         alike.setdefault((*schedule, study.shape, len(widths)), []).append(branches)
     for of_kind in alike.values():
@@ -313,7 +317,7 @@ def _train_side_by_side(jobs: Sequence[Sequence[tuple]]) -> None:
 def _is_trained(job: Job) -> bool:
     """Whether each branch of a job is kept."""
     study, widths, seed, passes = job
-    branches = [study._given(widths, seed, p) for p in passes]
+    branches = [study.given(widths, seed, p) for p in passes]
     return all(decoder_losses.found(*given) is not None for given in branches)
 
 

@@ -1,0 +1,290 @@
+"""How affine the FFNs of trained decoders are, what it costs to route them, and FFNs made affine
+after training (notebook 28)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from lib.errors import InputError
+from lib.gating import routers, routing
+from lib.kept import kept
+from lib.linear.affine import AffineMap
+from lib.linear.moments import Moments, collect
+from lib.linear.regression import zero_ablation
+from lib.models.blocks import Subject
+from lib.models.trial import as_subject
+from lib.swap.sweep import token_sweep
+from lib.text.windows import Windows
+from lib.training.decoder import Decoder, Gated, Shape, build_decoder
+from lib.training.decoder_study import (
+    ABLATED,
+    TRAINED,
+    DecoderStudy,
+    of_odd,
+    train_decoder,
+)
+from lib.training.loop import TrainConfig, train
+from lib.training.parallel import losses_by_half
+from lib.training.runs import DECODER, losses_by_token, trained_decoder
+
+FITTED = 2_000
+"""windows of the training text on which affine maps and routers are fitted"""
+MEASURED = dict(
+    most="windows of each test text at most", fitted="windows of the training text to fit on"
+)
+
+
+def linearity(
+    study: DecoderStudy, widths: Sequence[int], seeds: Sequence[int], fitted: int = FITTED
+) -> pd.DataFrame:
+    """How affine each layer of trained decoders is, a row a seed and layer: seed, layer, r2 (of the
+    FFN's affine map, on unseen text), swap_cost and zero_cost (what that map, and nothing, in the
+    FFN's place add to the loss, nats a token), opening (mean, of gated FFNs)."""
+    parts = []
+    for seed in tqdm(seeds, desc="maps of decoders", delay=2, leave=False):
+        found = layer_linearity(*study.given(widths, seed, 1), ABLATED, fitted)
+        parts.append(found.assign(seed=seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+@kept("affine maps of decoders", 1, **DECODER, **TRAINED, **MEASURED)
+def layer_linearity(
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: TrainConfig,
+    start: str,
+    branch_steps: tuple[int, ...],
+    curve: bool,
+    most: int,
+    fitted: int,
+) -> pd.DataFrame:
+    """See `linearity`: a row a layer, on up to `most` odd windows of each text."""
+    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
+    subject = as_subject(trained_decoder(trained, widths, shape), name="a trained decoder")
+    maps = _maps(subject, data[:fitted])
+    nothing = zero_ablation(subject)
+    unseen: dict[int, Moments] = {}
+    openings: dict[int, list[float]] = {b: [] for b in maps}
+    costs = {"swap_cost": np.zeros(len(maps)), "zero_cost": np.zeros(len(maps))}
+    for windows in tests.values():
+        some = of_odd(windows, most)
+        # The fit on unseen text, all texts together.
+        for b, sample in enumerate(collect(subject, some)):
+            unseen[b] = unseen[b] + sample.moments if b in unseen else sample.moments
+        # What the map, and nothing, add to the loss, in the mean over the texts.
+        for name, modules in (("swap_cost", maps), ("zero_cost", nothing)):
+            swept = token_sweep(subject, some, modules)
+            costs[name] += [(swept.swapped[b] - swept.base).mean() / len(tests) for b in maps]
+        # How far the gates are open.
+        with torch.no_grad():
+            subject.model(some.tokens.to(subject.device))
+        for b, gate in _gates(subject).items():
+            openings[b].append(float(gate.opening.mean()))
+    opening = [np.mean(openings[b]) if openings[b] else np.nan for b in maps]
+    r2 = [unseen[b].r2(affine) for b, affine in maps.items()]
+    return pd.DataFrame({"layer": [*maps], "r2": r2, **costs, "opening": opening})
+
+
+def routed(
+    study: DecoderStudy,
+    widths: Sequence[int],
+    seeds: Sequence[int],
+    share: float,
+    fitted: int = FITTED,
+) -> pd.DataFrame:
+    """Losses of trained decoders with `share` of each window's positions affine in every layer, a
+    row a seed and router: seed, router, loss, nats a token, mean over the texts.
+
+    Routers: at random; "error" (ridge regression of the map's log error on x); for gated FFNs their
+    own "gate", the map being their own Wx + b. Maps are refitted in order of depth on what a router
+    sends them (lib.gating.routing.refit) but for "…, not refitted"; "none": as trained.
+    """
+    parts = []
+    for seed in tqdm(seeds, desc="routed decoders", delay=2, leave=False):
+        found = routed_losses(*study.given(widths, seed, 1), ABLATED, fitted, share)
+        parts.append(found.assign(seed=seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+@kept(
+    "losses of routed decoders",
+    1,
+    **DECODER,
+    **TRAINED,
+    **MEASURED,
+    share="share of positions affine",
+)
+def routed_losses(
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: TrainConfig,
+    start: str,
+    branch_steps: tuple[int, ...],
+    curve: bool,
+    most: int,
+    fitted: int,
+    share: float,
+) -> pd.DataFrame:
+    """See `routed`: router, loss."""
+    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
+    subject = as_subject(trained_decoder(trained, widths, shape), name="a trained decoder")
+    to_fit = data[:fitted]
+    maps = _maps(subject, to_fit)
+    gates = {b: GateScore(gate) for b, gate in _gates(subject).items()}
+    own = {b: own_map(subject.blocks[b].original) for b in gates}
+    errors = routers.learned_errors(subject, to_fit, maps)
+    by_error = routing.routed(subject, maps, errors, share)
+    by_gate = routing.routed(subject, own, gates, share)
+    models = {
+        "error, not refitted": by_error,
+        "error": routing.refit(subject, to_fit, by_error),
+        "gate, not refitted": by_gate,
+        "gate": routing.refit(subject, to_fit, by_gate) if gates else {},
+    }
+    chance = routing.routed(subject, maps, routers.random_scores(to_fit, maps), share)
+    refitted = {b: module.surrogate for b, module in routing.refit(subject, to_fit, chance).items()}
+    total: dict[str, float] = {}
+    for windows in tests.values():
+        some = of_odd(windows, most)
+        scores = routers.random_scores(some, maps)
+        random = {"random": routing.routed(subject, refitted, scores, share)}
+        found = routing.sweep(
+            subject, some, random | {name: of for name, of in models.items() if of}
+        )
+        n = found.predictions.sum() * len(tests)
+        for router, losses in ({"none": found.unchanged} | found.changed).items():
+            total[str(router)] = total.get(str(router), 0.0) + float(losses.sum() / n)
+    return pd.DataFrame({"router": [*total], "loss": [*total.values()]})
+
+
+class GateScore(nn.Module):
+    """Scores of a gated FFN's own gate: high where it is closed."""
+
+    def __init__(self, gated: Gated):
+        super().__init__()
+        self.gate = gated.gate
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:  # [.., position, d] -> [.., position]
+        return -self.gate(x)[..., 0]
+
+
+def own_map(gated: Gated) -> AffineMap:
+    """The Wx + b inside a gated FFN."""
+    return AffineMap(gated.affine.weight.T, gated.affine.bias)
+
+
+def made_affine(
+    study: DecoderStudy,
+    widths: Sequence[int],
+    seeds: Sequence[int],
+    layers: Sequence[int],
+    share: float = 0.1,
+    lr: float = 2e-3,
+    fitted: int = FITTED,
+) -> pd.DataFrame:
+    """Losses of trained decoders whose FFNs in `layers` are replaced by their affine maps and that
+    are then trained on as a whole, for `share` of a pass: a row a seed, columns before and after,
+    nats a token, mean over the texts. No layers: trained on as they are."""
+    rows = []
+    for seed in tqdm(seeds, desc="made affine", delay=2, leave=False):
+        steps = max(1, round(share * study.steps_per_epoch))
+        found = losses_made_affine(*study.given(widths, seed, 1), fitted, [*layers], steps, lr)
+        odd = found[found.half == "odd"].groupby("step").loss.mean()
+        rows.append({"seed": seed, "before": odd.loc[0], "after": odd.loc[steps]})
+    return pd.DataFrame(rows)
+
+
+@kept(
+    "decoders made affine",
+    1,
+    **DECODER,
+    **TRAINED,
+    fitted=MEASURED["fitted"],
+    layers="layers made affine",
+    steps="steps of training afterwards",
+    lr="rate afterwards",
+)
+def losses_made_affine(
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: TrainConfig,
+    start: str,
+    branch_steps: tuple[int, ...],
+    curve: bool,
+    fitted: int,
+    layers: list[int],
+    steps: int,
+    lr: float,
+) -> pd.DataFrame:
+    """See `made_affine`: text, half, step (0 and the last), loss."""
+    if any(layer not in range(len(widths)) for layer in layers):
+        raise InputError(
+            f"layers {layers} are not all among the {len(widths)} of the decoder: give numbers "
+            f"from 0 to {len(widths) - 1}."
+        )
+    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
+    before = trained_decoder(trained, widths, shape)
+    model = before
+    if layers:
+        maps = _maps(as_subject(before, name="a trained decoder"), data[:fitted])
+        model = with_affine_layers(before, shape, {layer: maps[layer] for layer in layers})
+    rows = _by_half(model, tests, step=0)
+    # Another order of the text; the rate falls to 0 from the first step on.
+    onward = replace(
+        recipe, steps=steps, lr=lr, warmup=1, decay=steps - 1, seed=recipe.seed + 1_000_000
+    )
+    train(model.requires_grad_(True), data, onward)
+    return pd.DataFrame(rows + _by_half(model, tests, step=steps))
+
+
+def with_affine_layers(model: Decoder, shape: Shape, maps: Mapping[int, AffineMap]) -> Decoder:
+    """A decoder with the weights of another, but for affine layers where `maps` has one."""
+    widths = model.config.intermediate_sizes
+    kinds = [*model.config.ffn_kinds]
+    for layer in maps:
+        kinds[layer] = "affine"
+    affine = build_decoder(widths, replace(shape, kinds=tuple(kinds)))
+    old = model.state_dict()
+    for name, p in affine.named_parameters():
+        if name in old and old[name].shape == p.shape:
+            p.data.copy_(old[name])
+    for layer, of_layer in maps.items():
+        mlp = affine.model.layers[layer].mlp
+        mlp.weight.data.copy_(of_layer.weight.T)
+        mlp.bias.data.copy_(of_layer.bias)
+    return affine.eval()
+
+
+def _maps(subject: Subject, windows: Windows) -> dict[int, AffineMap]:
+    """{block: affine map}, least squares on these windows, in float32."""
+    found = {}
+    for b, sample in enumerate(collect(subject, windows)):
+        exact = sample.moments.fit()
+        found[b] = AffineMap(exact.weight.float(), exact.bias.float())
+    return found
+
+
+def _gates(subject: Subject) -> dict[int, Gated]:
+    """{block: its gated FFN}, of those that are."""
+    every = {block.index: block.original for block in subject.blocks}
+    return {b: ffn for b, ffn in every.items() if isinstance(ffn, Gated)}
+
+
+def _by_half(model: Decoder, tests: Mapping[str, Windows], step: int) -> list[dict]:
+    """Rows of test losses by text and half of its documents."""
+    rows: list[dict] = []
+    for windows in tests.values():
+        losses = losses_by_token(model, windows).numpy()
+        rows += losses_by_half(losses, windows, step=step)
+    return rows
