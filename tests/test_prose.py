@@ -31,6 +31,16 @@ def a_contrast(low: float, high: float) -> Contrast:
     return Contrast(value, Interval(0.0, -0.1, 0.1), value)
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")), ids=lambda path: path.stem
+)
+def test_make_test_runs_a_notebook_at_smoke(path):
+    """Without nbmake's mock a notebook would be run at study, from what is kept."""
+    cells = content(path)["cells"]
+    (of_parameters,) = (c for c in cells if "parameters" in c["metadata"].get("tags", []))
+    assert of_parameters["metadata"]["nbmake"] == {"mock": {"profile": "smoke"}}
+
+
 @pytest.mark.parametrize("path", NEW, ids=lambda path: path.stem)
 def test_the_answer_and_its_doubts_quote_numbers_of_the_page(path):
     page.check_numbers(content(path), RESULTS / report.COMMITTED[0] / path.stem)
