@@ -447,12 +447,92 @@ def test_a_lab_refuses_what_it_cannot_train(lab):
         replace(lab, start="warm").train(lab.uniform, 1)
 
 
-def built(kinds, widths, parallel=False, **how):
-    shape = replace(SHAPE, kinds=kinds, parallel=parallel)
-    return build_decoder(widths, shape, start="scaled", **how)
+def built(kinds, widths, parallel=False, seed=42, **shape):
+    shape = replace(SHAPE, kinds=kinds, parallel=parallel, **shape)
+    return build_decoder(widths, shape, start="scaled", seed=seed)
 
 
 MIXED = ("swiglu", "affine", "hybrid", "gated"), [24, 0, 8, 12]
+MIXERS = [
+    dict(attention="gated"),
+    dict(window=4),
+    dict(attention="gated", window=4),
+    dict(parallel=True),
+]
+
+
+@pytest.mark.parametrize("shape", [{}, *MIXERS], ids=str)
+def test_counts_are_exact_for_every_kind_and_mixer(shape):
+    model = built(*MIXED, **shape)
+    assert count_params(model.config) == sum(p.numel() for p in model.parameters())
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(2, 16, dtype=torch.long), use_cache=False)
+    assert flops_per_token(model.config, 16) * 32 == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("shape", MIXERS, ids=str)
+def test_a_mixer_sees_what_came_before_and_no_more_than_its_window(shape):
+    model = shaken(built((), [24, 24], **shape))
+    tokens = torch.randint(11, (2, 16))
+    changed = tokens.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 11
+    a, b = (model(t, use_cache=False).logits for t in (tokens, changed))
+    apart = (a - b).abs().amax((0, 2))
+    assert (apart[:5] < 1e-5).all() and apart[5] > 1e-3
+    # Two layers of a window of 4 carry a token three positions on, twice.
+    reach = 5 + 2 * 3 if "window" in shape else 15
+    assert apart[reach] > 1e-6 and (apart[reach + 1 :] < 1e-5).all()
+
+
+def test_gated_attention_is_its_formula_and_open_by_half_at_first():
+    gated, plain = built((), [24, 24], attention="gated"), built((), [24, 24])
+    shared = {n: p for n, p in gated.named_parameters() if "gate_proj" not in n or "mlp" in n}
+    assert all(torch.equal(p, shared[n]) for n, p in plain.named_parameters())
+    tokens = torch.randint(11, (2, 8))
+    for layer in gated.model.layers:
+        layer.self_attn.gate_proj.weight.data.zero_()  # sigmoid(0): every opening is a half
+        layer.self_attn.o_proj.weight.data.mul_(2)
+    torch.testing.assert_close(gated(tokens).logits, plain(tokens).logits)
+    seen = {}
+    attention = shaken(gated).model.layers[1].self_attn
+    attention.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.update(x=kwargs["hidden_states"]), with_kwargs=True
+    )
+    attention.o_proj.register_forward_hook(lambda _, args, out: seen.update(heads=args[0], out=out))
+    gated(tokens)
+    opening = torch.sigmoid(seen["x"] @ attention.gate_proj.weight.T)
+    torch.testing.assert_close(seen["out"], (opening * seen["heads"]) @ attention.o_proj.weight.T)
+
+
+def test_a_window_as_long_as_the_context_is_plain_attention():
+    tokens = torch.randint(11, (2, 16))
+    logits = [built((), [24, 24], window=w)(tokens, use_cache=False).logits for w in (0, 16)]
+    torch.testing.assert_close(*logits)
+    with pytest.raises(InputError, match="a window of 17 tokens is not possible: give 1 to 16"):
+        built((), [24, 24], window=17)
+    with pytest.raises(InputError, match="unknown attention 'gatd': did you mean 'gated'"):
+        built((), [24, 24], attention="gatd")
+
+
+def test_a_gate_forced_open_or_shut_is_the_plain_layer():
+    x = torch.randn(2, 5, 16)
+    gated = shaken(built(("gated",), [12])).model.layers[0].mlp
+    gated.gate.weight.data.zero_()
+    for bias, plain in ((60.0, gated.ffn), (-60.0, gated.affine)):
+        gated.gate.bias.data.fill_(bias)
+        torch.testing.assert_close(gated(x), plain(x))
+
+
+def test_where_ffns_are_zero_the_twins_agree():
+    tokens = torch.randint(11, (2, 16))
+    logits = []
+    for parallel in (False, True):
+        model = built((), [24, 24], parallel)
+        for layer in model.model.layers:
+            layer.mlp.down_proj.weight.data.zero_()
+        logits.append(model(tokens).logits)
+    assert torch.equal(*logits)
 
 
 def test_each_kind_of_ffn_is_its_formula():
@@ -491,15 +571,15 @@ def test_what_is_usual_leaves_the_words_of_a_shape_as_they_were():
         built(("affine",), [8, 8])
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_every_kind_trained_together_is_what_it_is_alone(data, parallel):
+@pytest.mark.parametrize("shape", [{}, *MIXERS], ids=str)
+def test_every_kind_trained_together_is_what_it_is_alone(data, shape):
     kinds, widths = MIXED
     how = [
         TrainConfig(8, batch=4, lr=6e-3, warmup=2, seed=seed, gate_penalty=0.1) for seed in (1, 2)
     ]
 
     def models():
-        return [built(kinds, widths, parallel, seed=seed) for seed in (1, 2)]
+        return [built(kinds, widths, seed=seed, **shape) for seed in (1, 2)]
 
     found = []
     train_together(models(), data, [how], lambda _, decoders, losses: found.append(losses))

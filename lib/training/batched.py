@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from lib.errors import InputError
 from lib.text.windows import Windows
-from lib.training.decoder import Decoder
+from lib.training.decoder import Decoder, window_mask
 from lib.training.loop import TrainConfig, _order, _rate, adamw
 
 READ_AT_ONCE = 16
@@ -32,6 +32,7 @@ class StackedDecoders:
         self.heads = config.num_attention_heads
         self.eps = config.rms_norm_eps
         self.kinds, self.parallel = config.ffn_kinds, config.parallel
+        self.window = config.window
         self.openings: list[torch.Tensor] = []
         self.rotary = models[0].model.rotary_emb.to(device)
         each = [dict(model.named_parameters()) for model in models]
@@ -114,8 +115,15 @@ class StackedDecoders:
             return out.view(n * batch, n_tokens // batch, self.heads, -1).transpose(1, 2)
 
         queries, keys = apply_rotary_pos_emb(by_head("q_proj"), by_head("k_proj"), *rotation)
-        mixed = scaled_dot_product_attention(queries, keys, by_head("v_proj"), is_causal=True)
-        return self._map(f"{name}.self_attn.o_proj", mixed.transpose(1, 2).reshape(n, n_tokens, d))
+        values = by_head("v_proj")
+        seen = window_mask(values.shape[2], self.window, x.device) if self.window else None
+        mixed = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=seen, is_causal=seen is None
+        )
+        heads = mixed.transpose(1, 2).reshape(n, n_tokens, d)
+        if f"{name}.self_attn.gate_proj.weight" in self.weights:  # GatedAttention
+            heads = heads * self._map(f"{name}.self_attn.gate_proj", x).sigmoid()
+        return self._map(f"{name}.self_attn.o_proj", heads)
 
 
 def train_together(

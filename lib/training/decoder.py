@@ -21,6 +21,8 @@ from lib.errors import InputError, unknown
 STARTS = ("plain", "looking-back", "scaled", "llama")
 KINDS = ("swiglu", "affine", "hybrid", "gated")
 """what stands in a layer's FFN's place: see FFN, Affine, Hybrid and Gated"""
+ATTENTIONS = ("softmax", "gated")
+"""how a layer's attention mixes tokens: see GatedAttention"""
 SILENT_STARTS = ("plain", "looking-back")
 """those whose FFNs write nothing at first"""
 
@@ -28,12 +30,15 @@ SILENT_STARTS = ("plain", "looking-back")
 class DecoderConfig(LlamaConfig):
     """Llama's, with `intermediate_sizes`: one width a layer, 0 for no FFN and no norm before it;
     `ffn_kinds`: one of KINDS a layer; `parallel`: attention and FFN both read the stream that
-    enters the layer, each after its norm, as in GPT-NeoX."""
+    enters the layer, each after its norm, as in GPT-NeoX; `attention`: one of ATTENTIONS; `window`:
+    how many tokens attention sees, itself among them, 0 for all."""
 
     model_type = "layerwise-decoder"
     intermediate_sizes: list[int] = None  # type: ignore[assignment]  # one a layer
     ffn_kinds: list[str] = None  # type: ignore[assignment]  # one a layer
     parallel: bool = False
+    attention: str = "softmax"
+    window: int = 0
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -49,6 +54,13 @@ class DecoderConfig(LlamaConfig):
         for kind in self.ffn_kinds:
             if kind not in KINDS:
                 raise unknown("kind of FFN", kind, KINDS)
+        if self.attention not in ATTENTIONS:
+            raise unknown("attention", self.attention, ATTENTIONS)
+        if not 0 <= self.window <= self.max_position_embeddings:
+            raise InputError(
+                f"a window of {self.window} tokens is not possible: give 1 to "
+                f"{self.max_position_embeddings}, the model's positions, or 0 for all."
+            )
         if min(self.intermediate_sizes) < 0:
             raise InputError(
                 f"an FFN cannot be {min(self.intermediate_sizes)} wide: give 0 or more."
@@ -104,6 +116,37 @@ class Gated(nn.Module):
 CLASSES: dict[str, type] = {"swiglu": FFN, "affine": Affine, "hybrid": Hybrid, "gated": Gated}
 
 
+class GatedProjection(nn.Linear):
+    """A projection of what heads read, times an opening that is set before each pass."""
+
+    opening: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * self.opening)
+
+
+class GatedAttention(LlamaAttention):
+    """Llama's attention whose heads' output is multiplied, entry by entry, by sigmoid(G x) before
+    it is projected (Qiu et al. 2025)."""
+
+    def __init__(self, config: DecoderConfig, layer_idx: int):
+        super().__init__(config, layer_idx)
+        d, inside = config.hidden_size, config.num_attention_heads * config.head_dim
+        self.gate_proj = nn.Linear(d, inside, bias=False)
+        self.o_proj = GatedProjection(inside, d, bias=False)
+
+    def forward(self, hidden_states: torch.Tensor, *args, **kwargs):
+        self.o_proj.opening = self.gate_proj(hidden_states).sigmoid()
+        return super().forward(hidden_states, *args, **kwargs)
+
+
+def window_mask(n_positions: int, window: int, device: torch.device) -> torch.Tensor:
+    """[position, position], bool: which earlier tokens, itself among them, a token sees."""
+    at = torch.arange(n_positions, device=device)
+    back = at[:, None] - at[None]
+    return (back >= 0) & (back < window)
+
+
 class DecoderLayer(GradientCheckpointingLayer):
     """Llama's layer: attention, then the FFN if there is one, each after its norm."""
 
@@ -113,7 +156,9 @@ class DecoderLayer(GradientCheckpointingLayer):
         def norm():
             return LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-        self.input_layernorm, self.self_attn = norm(), LlamaAttention(config, layer_idx)
+        attention = GatedAttention if config.attention == "gated" else LlamaAttention
+        self.input_layernorm, self.self_attn = norm(), attention(config, layer_idx)
+        self.window = config.window
         width, kind = config.intermediate_sizes[layer_idx], config.ffn_kinds[layer_idx]
         there = width > 0 or kind == "affine"
         self.parallel = config.parallel
@@ -122,6 +167,13 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> torch.Tensor:
         entering = hidden_states
+        if self.window:
+            if kwargs.get("past_key_values") is not None:
+                raise InputError(
+                    "a window of attention has no KV cache here: give use_cache=False."
+                )
+            mask = window_mask(entering.shape[1], self.window, entering.device)
+            kwargs["attention_mask"] = mask[None, None]
         x = entering + self.self_attn(hidden_states=self.input_layernorm(entering), **kwargs)[0]
         if self.mlp is None or self.post_attention_layernorm is None:
             return x
@@ -158,6 +210,10 @@ class Shape:
     """of KINDS, one a layer; none: SwiGLU in all"""
     parallel: bool = False
     """attention and FFN side by side"""
+    attention: str = "softmax"
+    """one of ATTENTIONS"""
+    window: int = 0
+    """tokens that attention sees; 0: all"""
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -170,7 +226,9 @@ class Shape:
         }
         # What is usual says nothing, so that the keys of usual decoders stay.
         words |= {"kinds of FFNs": ", ".join(self.kinds)} if self.kinds else {}
-        return words | ({"attention and FFN": "side by side"} if self.parallel else {})
+        words |= {"attention and FFN": "side by side"} if self.parallel else {}
+        words |= {"attention": self.attention} if self.attention != "softmax" else {}
+        return words | ({"window of attention": str(self.window)} if self.window else {})
 
 
 def build_decoder(
@@ -198,6 +256,8 @@ def build_decoder(
         intermediate_sizes=list(widths),
         ffn_kinds=list(shape.kinds) or None,
         parallel=shape.parallel,
+        attention=shape.attention,
+        window=shape.window,
         num_hidden_layers=len(widths),
         num_attention_heads=shape.heads,
         max_position_embeddings=shape.n_ctx,
@@ -260,7 +320,8 @@ def count_params(config: DecoderConfig) -> int:
     d, v = config.hidden_size, config.vocab_size
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
-    layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + d)
+    openings = d * queries if config.attention == "gated" else 0
+    layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + openings + d)
     ffn = 0
     for width, kind in zip(config.intermediate_sizes, config.ffn_kinds):
         affine = d * d + d if kind != "swiglu" else 0
@@ -272,10 +333,13 @@ def count_params(config: DecoderConfig) -> int:
 
 def flops_per_token(config: DecoderConfig, seq_len: int) -> int:
     """Floating-point operations of the matrix products of a forward pass, a token of `seq_len`:
-    exact where attention computes the whole square of scores."""
+    exact where attention computes the whole square of scores, as it does with a window too."""
     d, v = config.hidden_size, config.vocab_size
     embedding = v * d * (0 if config.tie_word_embeddings else 1)
-    n_norms = 1 + config.num_hidden_layers + sum(w > 0 for w in config.intermediate_sizes or ())
-    in_products = count_params(config) - embedding - n_norms * d
+    widths_kinds = [*zip(config.intermediate_sizes, config.ffn_kinds)]
+    n_norms = 1 + config.num_hidden_layers
+    n_norms += sum(width > 0 or kind == "affine" for width, kind in widths_kinds)
+    biases = sum({"swiglu": 0, "gated": d + 1}.get(kind, d) for width, kind in widths_kinds)
+    in_products = count_params(config) - embedding - n_norms * d - biases
     scores = 2 * seq_len * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     return 2 * (in_products + scores)
