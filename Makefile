@@ -60,7 +60,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[test]'
+	$(INSTALL) '.[test,memory]'
 	touch $@
 
 $(DOCS): $(READY)

@@ -1,6 +1,7 @@
 """The decoder with its own widths, and the trainer: identities, counts, resuming, two processes."""
 
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -513,6 +514,47 @@ def test_a_window_as_long_as_the_context_is_plain_attention():
         built((), [24, 24], window=17)
     with pytest.raises(InputError, match="unknown attention 'gatd': did you mean 'gated'"):
         built((), [24, 24], attention="gatd")
+
+
+def remembering(**shape):
+    pytest.importorskip("titans_pytorch")
+    return built((), [24] * 3, **(dict(window=4, memory=(1,), chunk=4) | shape))
+
+
+def test_a_memory_that_learns_nothing_adds_nothing():
+    model, plain = remembering(), built((), [24] * 3, window=4)
+    tokens = torch.randint(11, (2, 16))
+    assert count_params(model.config) == sum(
+        p.numel() for p in model.parameters() if p.requires_grad
+    )
+    usual = plain(tokens, use_cache=False).logits
+    assert (model(tokens, use_cache=False).logits - usual).abs().max() > 1e-3
+    model.model.layers[1].memory.titans.adaptive_step_transform = torch.zeros_like  # the rate
+    torch.testing.assert_close(model(tokens, use_cache=False).logits, usual)
+
+
+def test_a_memory_recalls_only_what_came_before_and_beyond_the_window():
+    model, plain = remembering(), built((), [24] * 3, window=4)
+    tokens = torch.randint(11, (2, 16))
+    changed = tokens.clone()
+    changed[:, 1] = (changed[:, 1] + 1) % 11
+    with_memory, without = (
+        (m(tokens, use_cache=False).logits - m(changed, use_cache=False).logits).abs().amax((0, 2))
+        for m in (model, plain)
+    )
+    assert (with_memory[:1] == 0).all()
+    assert without[-1] < 1e-6 < 1e-4 < with_memory[-1]  # three windows of 4 end at position 10
+
+
+def test_a_memory_is_refused_where_it_cannot_be(monkeypatch):
+    with pytest.raises(InputError, match="chunks of 17 tokens is not possible: give 1 to 16"):
+        built((), [24], memory=(0,), chunk=17)
+    one = remembering()
+    with pytest.raises(InputError, match="memory are not trained many at once: use `train`"):
+        train_together([one], None, [[TrainConfig(1)]], None)
+    monkeypatch.setitem(sys.modules, "titans_pytorch", None)
+    with pytest.raises(InputError, match=r"install the extra, pip install '\.\[memory\]'"):
+        built((), [24], memory=(0,))
 
 
 def test_a_gate_forced_open_or_shut_is_the_plain_layer():

@@ -28,6 +28,8 @@ class StackedDecoders:
 
     def __init__(self, models: Sequence[Decoder], device: str):
         config = models[0].config
+        if config.memory_layers:
+            raise InputError("decoders with a memory are not trained many at once: use `train`.")
         self.n_layers = config.num_hidden_layers
         self.heads = config.num_attention_heads
         self.eps = config.rms_norm_eps

@@ -31,7 +31,8 @@ class DecoderConfig(LlamaConfig):
     """Llama's, with `intermediate_sizes`: one width a layer, 0 for no FFN and no norm before it;
     `ffn_kinds`: one of KINDS a layer; `parallel`: attention and FFN both read the stream that
     enters the layer, each after its norm, as in GPT-NeoX; `attention`: one of ATTENTIONS; `window`:
-    how many tokens attention sees, itself among them, 0 for all."""
+    how many tokens attention sees, itself among them, 0 for all; `memory_layers`: those with a
+    neural memory beside attention, which learns from each `memory_chunk` tokens at once."""
 
     model_type = "layerwise-decoder"
     intermediate_sizes: list[int] = None  # type: ignore[assignment]  # one a layer
@@ -39,6 +40,8 @@ class DecoderConfig(LlamaConfig):
     parallel: bool = False
     attention: str = "softmax"
     window: int = 0
+    memory_layers: list[int] = None  # type: ignore[assignment]  # none
+    memory_chunk: int = 16
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -54,6 +57,12 @@ class DecoderConfig(LlamaConfig):
         for kind in self.ffn_kinds:
             if kind not in KINDS:
                 raise unknown("kind of FFN", kind, KINDS)
+        self.memory_layers = list(self.memory_layers or [])
+        if not 0 < self.memory_chunk <= self.max_position_embeddings:
+            raise InputError(
+                f"a memory of chunks of {self.memory_chunk} tokens is not possible: give 1 to "
+                f"{self.max_position_embeddings}, the model's positions."
+            )
         if self.attention not in ATTENTIONS:
             raise unknown("attention", self.attention, ATTENTIONS)
         if not 0 <= self.window <= self.max_position_embeddings:
@@ -147,6 +156,27 @@ def window_mask(n_positions: int, window: int, device: torch.device) -> torch.Te
     return (back >= 0) & (back < window)
 
 
+class Memory(nn.Module):
+    """What a small network recalls of the chunks before, whose keys and values it learns by
+    gradient steps as the text is read (Titans, Behrouz et al. 2024), by titans-pytorch: two layers,
+    no norm, so that where it learns nothing and starts at zero it adds nothing."""
+
+    def __init__(self, d: int, chunk: int):
+        super().__init__()
+        try:
+            from titans_pytorch import NeuralMemory
+        except ImportError:
+            raise InputError(
+                "a neural memory needs titans-pytorch: install the extra, pip install '.[memory]'."
+            ) from None
+        self.titans = NeuralMemory(dim=d, chunk_size=chunk, mem_model_norm_add_residual=False)
+        # Placeholders: what learns are `memory_model_parameters`.
+        self.titans.memory_model.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.titans(x)[0]
+
+
 class DecoderLayer(GradientCheckpointingLayer):
     """Llama's layer: attention, then the FFN if there is one, each after its norm."""
 
@@ -159,6 +189,8 @@ class DecoderLayer(GradientCheckpointingLayer):
         attention = GatedAttention if config.attention == "gated" else LlamaAttention
         self.input_layernorm, self.self_attn = norm(), attention(config, layer_idx)
         self.window = config.window
+        remembers = layer_idx in config.memory_layers
+        self.memory = Memory(config.hidden_size, config.memory_chunk) if remembers else None
         width, kind = config.intermediate_sizes[layer_idx], config.ffn_kinds[layer_idx]
         there = width > 0 or kind == "affine"
         self.parallel = config.parallel
@@ -174,7 +206,10 @@ class DecoderLayer(GradientCheckpointingLayer):
                 )
             mask = window_mask(entering.shape[1], self.window, entering.device)
             kwargs["attention_mask"] = mask[None, None]
-        x = entering + self.self_attn(hidden_states=self.input_layernorm(entering), **kwargs)[0]
+        normed = self.input_layernorm(entering)
+        x = entering + self.self_attn(hidden_states=normed, **kwargs)[0]
+        if self.memory is not None:
+            x = x + self.memory(normed)
         if self.mlp is None or self.post_attention_layernorm is None:
             return x
         return x + self.mlp(self.post_attention_layernorm(entering if self.parallel else x))
@@ -214,6 +249,10 @@ class Shape:
     """one of ATTENTIONS"""
     window: int = 0
     """tokens that attention sees; 0: all"""
+    memory: tuple[int, ...] = ()
+    """layers with a neural memory beside attention"""
+    chunk: int = 16
+    """tokens from which a memory learns at once"""
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -228,7 +267,11 @@ class Shape:
         words |= {"kinds of FFNs": ", ".join(self.kinds)} if self.kinds else {}
         words |= {"attention and FFN": "side by side"} if self.parallel else {}
         words |= {"attention": self.attention} if self.attention != "softmax" else {}
-        return words | ({"window of attention": str(self.window)} if self.window else {})
+        words |= {"window of attention": str(self.window)} if self.window else {}
+        if self.memory:
+            layers = ", ".join(map(str, self.memory))
+            words |= {"memory in layers": layers, "tokens a chunk": str(self.chunk)}
+        return words
 
 
 def build_decoder(
@@ -258,6 +301,8 @@ def build_decoder(
         parallel=shape.parallel,
         attention=shape.attention,
         window=shape.window,
+        memory_layers=list(shape.memory),
+        memory_chunk=shape.chunk,
         num_hidden_layers=len(widths),
         num_attention_heads=shape.heads,
         max_position_embeddings=shape.n_ctx,
@@ -285,8 +330,8 @@ def _std(name: str, p: torch.Tensor, start: str, n_layers: int) -> float:
         return 0.02
     if "embed" in name:
         return 1.0
-    if name.endswith("gate.weight"):
-        return 0.0  # all gates begin half open
+    if name.endswith(("gate.weight", "memory_model_parameters.1")):
+        return 0.0  # all gates begin half open, memories empty
     if name.endswith("lm_head.weight"):
         return 0.02 if start == "scaled" else 0.0
     if name.endswith(("o_proj.weight", "down_proj.weight", "affine.weight", "mlp.weight")):
@@ -316,12 +361,14 @@ def _look_back(model: Decoder, sharpness: float = 4.0) -> None:
 
 
 def count_params(config: DecoderConfig) -> int:
-    """Parameters of a decoder: exact."""
+    """Parameters of a decoder that learn: exact."""
     d, v = config.hidden_size, config.vocab_size
     queries = config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
     openings = d * queries if config.attention == "gated" else 0
     layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + openings + d)
+    # Queries, keys, values; two layers of four times the width; rates, momenta, decays; two norms.
+    layers += len(config.memory_layers) * (3 * d * d + 8 * d * d + 3 * (d + 1) + 2 * d)
     ffn = 0
     for width, kind in zip(config.intermediate_sizes, config.ffn_kinds):
         affine = d * d + d if kind != "swiglu" else 0
@@ -333,13 +380,17 @@ def count_params(config: DecoderConfig) -> int:
 
 def flops_per_token(config: DecoderConfig, seq_len: int) -> int:
     """Floating-point operations of the matrix products of a forward pass, a token of `seq_len`:
-    exact where attention computes the whole square of scores, as it does with a window too."""
+    exact where attention computes the whole square of scores, as it does with a window too; a
+    memory's are not counted, for it learns as it reads."""
+    if config.memory_layers:
+        raise InputError("what a memory computes is not counted here: give a decoder without one.")
     d, v = config.hidden_size, config.vocab_size
     embedding = v * d * (0 if config.tie_word_embeddings else 1)
     widths_kinds = [*zip(config.intermediate_sizes, config.ffn_kinds)]
     n_norms = 1 + config.num_hidden_layers
-    n_norms += sum(width > 0 or kind == "affine" for width, kind in widths_kinds)
-    biases = sum({"swiglu": 0, "gated": d + 1}.get(kind, d) for width, kind in widths_kinds)
+    n_norms += len([1 for width, kind in widths_kinds if width or kind == "affine"])
+    of_kind = {"swiglu": 0, "affine": d, "hybrid": d, "gated": d + 1}
+    biases = sum(of_kind[kind] for _, kind in widths_kinds)
     in_products = count_params(config) - embedding - n_norms * d - biases
     scores = 2 * seq_len * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     return 2 * (in_products + scores)

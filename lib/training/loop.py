@@ -115,8 +115,10 @@ def train(
     if compiled:
         loss_of = torch.compile(next_token_loss)
         # Each width of an FFN is built once; the default gives up after eight.
+        # A memory takes gradients of its own, which torch.compile does not follow.
+        plain_layers = [layer for layer in model.model.layers if not getattr(layer, "memory", None)]
         forwards = {
-            layer: torch.compile(layer.forward, recompile_limit=256) for layer in model.model.layers
+            layer: torch.compile(layer.forward, recompile_limit=256) for layer in plain_layers
         }
     resume_from = _newest(checkpoints) or resume_from
     losses = _restore(resume_from, model, plain) if resume_from else []
