@@ -6,7 +6,7 @@ build on one another; an import only ever points up this list, or to the left in
 
     errors plots files keys stats: bad input; charts; whole files; inputs in words; the one interval
     cache paper: the user's cache; what papers print, claims and readings
-    text/ corpora grammar ngram windows: text by name; text of known entropy; counts; token windows
+    text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
     models/ assets blocks names trial loading: a model, its blocks and their FFNs
     kept hooks: measurements kept in the repository; record, swap and resume on a live model
     linear/ affine moments products descent regression rank: maps and how well they fit

@@ -1,0 +1,102 @@
+"""Needles in a haystack (Tapered App. A): a pair of a key and a value stands somewhere in a text,
+and the text ends in a question for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lib.errors import InputError
+from lib.text.windows import Windows
+
+
+class Needle(NamedTuple):
+    """What is hidden and asked for, as tokens."""
+
+    hidden: list[int]
+    """as it stands in the text"""
+    question: list[int]
+    answer: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Haystacks:
+    """Windows that end in one or more questions, and where their answers stand."""
+
+    windows: Windows
+    answer_at: np.ndarray
+    """[n, queries, length]: positions of the answers' tokens, as many of each"""
+
+    def retrieved(self, logits: torch.Tensor) -> np.ndarray:
+        """Whether all tokens of each answer are the most likely ones, [n, queries] bool, from the
+        model's logits [n, seq_len, vocabulary]."""
+        predicted = logits.argmax(-1).numpy()
+        tokens = self.windows.tokens.numpy()
+        row = np.arange(len(tokens))[:, None, None]
+        return (predicted[row, self.answer_at - 1] == tokens[row, self.answer_at]).all(-1)
+
+
+def key_value_pairs(
+    n: int, first: int, n_keys: int, n_values: int, length: int, queries: int, seed: int = 42
+) -> list[list[Needle]]:
+    """`queries` needles for each of n windows, of tokens that no text has: a mark, a key, `length`
+    values; the question has a mark of its own. Tokens are numbered from `first`: two marks, keys,
+    values. Keys of a window differ. Raises InputError for more queries than keys."""
+    if queries > n_keys:
+        raise InputError(
+            f"{queries} queries need as many keys, and there are {n_keys}: ask for fewer."
+        )
+    draw = np.random.default_rng(seed)
+    needle_mark, query_mark, first_key = first, first + 1, first + 2
+    found = []
+    for _ in range(n):
+        keys = first_key + draw.permutation(n_keys)[:queries]
+        values = first_key + n_keys + draw.integers(n_values, size=(queries, length))
+        found.append(
+            [
+                Needle([needle_mark, key, *value], [query_mark, key], value)
+                for key, value in zip(keys.tolist(), values.tolist())
+            ]
+        )
+    return found
+
+
+def hide(
+    windows: Windows, needles: Sequence[Sequence[Needle]], seed: int = 42, withheld: bool = False
+) -> Haystacks:
+    """Windows whose end asks for the needles of each, one after the other, and whose text hides
+    these at random places, each once, in the place of as many tokens; `withheld`: asked for all the
+    same, but not hidden. Raises InputError where they do not fit."""
+    draw = np.random.default_rng(seed)
+    tokens = windows.tokens.clone()
+    seq_len = tokens.shape[1]
+    answer_at = []
+    for row, of_window in zip(tokens, needles, strict=True):
+        asked = [token for needle in of_window for token in needle.question + needle.answer]
+        text = seq_len - len(asked)
+        spare = text - sum(len(needle.hidden) for needle in of_window)
+        if spare < 0:
+            raise InputError(
+                f"needles of {text - spare} tokens and their questions, {len(asked)}, are longer "
+                f"than a window of {seq_len}: give shorter ones, or longer windows."
+            )
+        row[text:] = torch.tensor(asked)
+        # In random order, with random gaps of text before each.
+        gaps = np.diff(np.sort(draw.integers(spare + 1, size=len(of_window))), prepend=0)
+        order = draw.permutation(len(of_window))
+        start = 0
+        for k, gap in zip(order if not withheld else (), gaps):
+            hidden = of_window[k].hidden
+            start += int(gap)
+            row[start : start + len(hidden)] = torch.tensor(hidden)
+            start += len(hidden)
+        at, end = [], text
+        for needle in of_window:
+            end += len(needle.question)
+            at.append(np.arange(end, end + len(needle.answer)))
+            end += len(needle.answer)
+        answer_at.append(np.stack(at))
+    name = f"{windows.name}, needles {'withheld' if withheld else 'hidden'}"
+    return Haystacks(replace(windows, tokens=tokens, name=name), np.stack(answer_at))
