@@ -14,7 +14,7 @@ from lib.models.trial import as_subject
 from lib.text.windows import Windows
 from lib.training.decoder import Shape
 from lib.training.decoder_study import DecoderStudy
-from lib.training.linearity import linearity, made_affine, routed
+from lib.training.linearity import linearity, made_affine, routed, update_cosines
 from lib.training.runs import losses_by_token
 
 WIDTHS = [24, 0, 16, 16]
@@ -101,6 +101,27 @@ def test_layers_made_affine_are_their_maps_in_place(study):
     assert found.after != found.before
     untouched = made_affine(plain, widths, [1], [], fitted=60).iloc[0]
     assert untouched.before == pytest.approx(odd_loss(plain, model), abs=1e-6)
+
+
+def test_cosines_are_those_of_the_streams(study):
+    plain = replace(study, shape=replace(study.shape, kinds=()))
+    found = update_cosines(plain, [24] * 4, [1])
+    assert found.layer.tolist() == [0, 1, 2, 3]
+    model, seen = plain.model([24] * 4, 1), []
+    layer = model.model.layers[2]
+    layer.register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
+    layer.mlp.register_forward_hook(lambda _, args, out: seen.append(out))
+    update, added = [], []
+    for windows in plain.tests.values():
+        seen.clear()
+        with torch.no_grad():
+            model(windows[windows.document % 2 == 1].tokens)
+        ffn, (h, leaving) = seen
+        update.append(torch.cosine_similarity(leaving - h, h, dim=-1))
+        added.append(torch.cosine_similarity(ffn, h, dim=-1))
+    row = found.set_index("layer").loc[2]
+    assert row["update, h"] == pytest.approx(float(torch.cat(update).mean()), abs=1e-5)
+    assert row["added, h"] == pytest.approx(float(torch.cat(added).mean()), abs=1e-5)
 
 
 def test_layers_that_are_not_there_are_refused(study):

@@ -21,7 +21,7 @@ PROFILES: dict[str, dict[str, Any]] = {
     ),
     "laptop": dict(
         model="smollm2-135m", corpus="wikipedia",
-        seq_len=128, map_tokens=6_144, gate_tokens=6_144, test_documents=8, test_windows=1,
+        seq_len=128, map_tokens=6_144, gate_tokens=6_144, test_documents=6, test_windows=1,
     ),
     "study": dict(
         model="smollm2-135m", corpus="wikipedia",

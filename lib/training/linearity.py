@@ -1,5 +1,5 @@
-"""How affine the FFNs of trained decoders are, what it costs to route them, and FFNs made affine
-after training (notebook 28)."""
+"""What the FFNs of trained decoders do: how affine they are, what it costs to route them, FFNs made
+affine after training (notebook 28); how what they add lies to the stream (23)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +18,7 @@ from lib.linear.moments import Moments, collect
 from lib.linear.regression import zero_ablation
 from lib.models.blocks import Subject
 from lib.models.trial import as_subject
+from lib.swap.novelty import PAIRS, cosines
 from lib.swap.sweep import token_sweep
 from lib.text.windows import Windows
 from lib.training.decoder import Decoder, Gated, Shape, build_decoder
@@ -264,6 +265,38 @@ def with_affine_layers(model: Decoder, shape: Shape, maps: Mapping[int, AffineMa
         mlp.weight.data.copy_(of_layer.weight.T)
         mlp.bias.data.copy_(of_layer.bias)
     return affine.eval()
+
+
+def update_cosines(
+    study: DecoderStudy, widths: Sequence[int], seeds: Sequence[int]
+) -> pd.DataFrame:
+    """Mean cosines of what each layer of trained decoders adds (lib.swap.novelty.PAIRS), a row a
+    seed and layer, over the positions of up to ABLATED odd windows of each text."""
+    parts = []
+    for seed in tqdm(seeds, desc="cosines of decoders", delay=2, leave=False):
+        parts.append(layer_cosines(*study.given(widths, seed, 1), ABLATED).assign(seed=seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+@kept("cosines of decoders", 1, **DECODER, **TRAINED, most=MEASURED["most"])
+def layer_cosines(
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: TrainConfig,
+    start: str,
+    branch_steps: tuple[int, ...],
+    curve: bool,
+    most: int,
+) -> pd.DataFrame:
+    """See `update_cosines`: a row a layer."""
+    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
+    subject = as_subject(trained_decoder(trained, widths, shape), name="a trained decoder")
+    of_texts = [cosines(subject, of_odd(windows, most)) for windows in tests.values()]
+    total = pd.concat(of_texts).groupby("block").sum()
+    means = total[[*PAIRS]].div(total.positions, axis=0)
+    return means.rename_axis("layer").reset_index()
 
 
 def _maps(subject: Subject, windows: Windows) -> dict[int, AffineMap]:
