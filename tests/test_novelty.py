@@ -58,6 +58,12 @@ def test_cosines_are_those_by_hand(each_subject, windows):
     means = found[[*PAIRS]].div(found.positions, axis=0)
     assert means.abs().max().max() <= 1.0
     assert (found.positions == 64).all() and len(found) == len(each_subject) * 6
+    # Without the first positions of each window.
+    later = cosines(each_subject, windows, skip=4)
+    of_block = later[later.block == 3]
+    expected = sums(by_hand["added, h"][:, 4:].numpy(), windows.document)
+    np.testing.assert_allclose(of_block["added, h"], expected, atol=1e-3)
+    assert (later.positions == 56).all()
 
 
 def test_an_ffn_that_repeats_the_stream_is_aligned_with_it(each_subject, windows):

@@ -60,14 +60,23 @@ def _streams(
         stream = leaving
 
 
-@kept("cosines of updates", 1, subject="model", windows="text", seed="order of the other tokens")
-def cosines(subject: Subject, windows: Windows, seed: int = 42) -> pd.DataFrame:
+@kept(
+    "cosines of updates",
+    1,
+    subject="model",
+    windows="text",
+    seed="order of the other tokens",
+    skip="first positions left out",
+)
+def cosines(subject: Subject, windows: Windows, seed: int = 42, skip: int = 0) -> pd.DataFrame:
     """Cosines of what each block adds, summed by document: block, document, positions, and for each
-    of PAIRS the sum and the sum of squares; norm_ratio, the sum of |added| / |h|."""
+    of PAIRS the sum and the sum of squares; norm_ratio, the sum of |added| / |h|. `skip`: so many
+    positions at the start of each window are left out, where massive activations are."""
     rows = []
     order = torch.Generator().manual_seed(seed)
     documents = np.unique(windows.document)
-    for b, h, update, added in _streams(subject, windows):
+    for b, *streams in _streams(subject, windows):
+        h, update, added = (stream[:, skip:] for stream in streams)
         flat = h.flatten(0, 1)
         other = flat[torch.randperm(len(flat), generator=order)].view_as(h)
         by_pair = {
