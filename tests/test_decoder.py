@@ -221,7 +221,7 @@ def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
     module.train_at_once([(lab, lab.uniform, 1, (0.5, 1)), (lab, wider, 2, (0.5, 1))])
     for widths, seed in ((lab.uniform, 1), (wider, 2)):
         for passes in (0.5, 1):
-            given = lab._given(widths, seed, passes)
+            given = lab.given(widths, seed, passes)
             alone = train_decoder.__wrapped__(*given)["losses"]
             together = decoder_losses.found(*given)
             assert [*together.text] == [*alone.text] and [*together.half] == [*alone.half]
@@ -234,7 +234,7 @@ def test_passes_share_their_trunk(lab, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "shared_steps", lambda *given: asked.append(given))
     for passes in (0.5, 1):
-        train_decoder.__wrapped__(*lab._given(lab.uniform, 1, passes))
+        train_decoder.__wrapped__(*lab.given(lab.uniform, 1, passes))
     half, whole = asked
     # The longer trunk begins with the shorter, and nothing else tells them apart.
     assert whole[0][: len(half[0])] == half[0] and whole[1:] == half[1:]
@@ -350,7 +350,7 @@ def test_half_a_pass_is_a_branch_of_one(lab, start):
     lab = replace(lab, start=start, ffn_frozen_share=0.2)
     widths = [16 + 4 * layer for layer in range(lab.n_layers)]
     for passes in (0.5, 1):
-        given = lab._given(widths, 3, passes)
+        given = lab.given(widths, 3, passes)
         branch = train_decoder(*given)
         alone = train_decoder(*given[:6], branch_steps=())
         assert given[6] and branch["losses"].equals(alone["losses"])
@@ -635,5 +635,7 @@ def test_a_penalty_closes_the_gates(data):
         model = built(("gated",) * 2, [8, 8])
         train(model, data, TrainConfig(30, batch=4, lr=1e-2, warmup=2, gate_penalty=penalty))
         model(data.tokens[:8])
-        means.append(np.mean([float(layer.mlp.opening.mean()) for layer in model.model.layers]))
+        means.append(
+            np.mean([float(layer.mlp.opening.detach().mean()) for layer in model.model.layers])
+        )
     assert means[1] < means[0] - 0.1

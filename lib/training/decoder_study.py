@@ -344,14 +344,16 @@ class _Size:
     batch: int
 
 
-def decoder_study(run, corpus: str | None = None) -> DecoderStudy:
+def decoder_study(run, corpus: str | None = None, n_ctx: int | None = None) -> DecoderStudy:
     """The texts, shape and recipe of a run's profile: on a mixture of three texts, or on one
     `corpus`. The laptop profile has what `study` has, for it finds what is kept; on
-    another corpus it trains briefly."""
+    another corpus it trains briefly. `n_ctx`: windows of so many tokens, as many tokens a step."""
     tiny = _Size(d=16, heads=2, d_ff=32, n_ctx=16, vocab=300, batch=4)
     small = _Size(d=32, heads=2, d_ff=80, n_ctx=64, vocab=512, batch=16)
     ikeda = _Size(d=1_280, heads=20, d_ff=4_480, n_ctx=1_024, vocab=50_257, batch=288)  # 285M
     size = run.pick(smoke=tiny, laptop=small, study=small, paper=ikeda)
+    if n_ctx is not None:
+        size = replace(size, n_ctx=n_ctx, batch=max(1, size.batch * size.n_ctx // n_ctx))
     # Texts, and a tokenizer of their own.
     names = run.pick(
         smoke=["wikipedia-sample"], laptop=MIXTURE, study=MIXTURE, paper=["fineweb-edu"]
