@@ -80,9 +80,11 @@ def layer_linearity(
         for b, sample in enumerate(collect(subject, some)):
             unseen[b] = unseen[b] + sample.moments if b in unseen else sample.moments
         # What the map, and nothing, add to the loss, in the mean over the texts.
-        for name, modules in (("swap_cost", maps), ("zero_cost", nothing)):
-            swept = token_sweep(subject, some, modules)
-            costs[name] += [(swept.swapped[b] - swept.base).mean() / len(tests) for b in maps]
+        modules = {(b, "swap_cost"): affine for b, affine in maps.items()}
+        modules |= {(b, "zero_cost"): zero for b, zero in nothing.items()}
+        swept = token_sweep(subject, some, modules)
+        for (b, name), losses in swept.swapped.items():
+            costs[name][b] += (losses - swept.base).mean() / len(tests)
         # How far the gates are open.
         with torch.no_grad():
             subject.model(some.tokens.to(subject.device))
