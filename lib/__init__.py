@@ -14,7 +14,7 @@ build on one another; an import only ever points up this list, or to the left in
     gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
     training/ replacements study batched finetune mixer_study runs: what trainings share
-    training/ decoder_study linearity softgates: decoders of given widths, and how affine they are
+    training/ decoder_study linearity retrieval softgates: decoders of given widths; what they do
     report page cli: one run; what its page shows of it; the command line
     old: what notebooks of the fourth edition ask for
 """

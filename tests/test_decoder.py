@@ -340,6 +340,10 @@ def test_starts_draw_what_they_say():
     changed = {n for n, p in back.named_parameters() if not torch.equal(p, plain.get_parameter(n))}
     of_head = {f"model.layers.0.self_attn.{m}_proj.weight" for m in "qk"}
     assert changed == {"model.embed_tokens.weight"} | of_head
+    both = build_decoder([64] * 6, wide, start="scaled, looking-back")
+    for name, p in both.named_parameters():
+        source = back if name in changed else scaled
+        assert torch.equal(p, source.get_parameter(name))
 
 
 @pytest.mark.parametrize("start", ["looking-back", "scaled"])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lib.errors import InputError
-from lib.text.needles import Needle, hide, key_value_pairs
+from lib.text.needles import PAIRS, Needle, hide, key_value_pairs, with_needles
 from lib.text.windows import Windows
 
 VOCAB, KEYS, VALUES = 20, 8, 5
@@ -69,3 +69,28 @@ def test_what_does_not_fit_is_refused(windows):
         hide(windows, long)
     with pytest.raises(InputError, match="9 queries need as many keys, and there are 8"):
         key_value_pairs(1, VOCAB, KEYS, VALUES, 1, 9)
+
+
+def test_a_training_text_hides_pairs_as_often_as_it_asks_for_them():
+    tokens = torch.randint(VOCAB, (60, 128), generator=torch.Generator().manual_seed(0))
+    plain = Windows(tokens, np.arange(60), "a text")
+    found = with_needles(plain, 0.5, VOCAB, KEYS, VALUES).tokens
+    changed = (found != tokens).any(1)
+    assert changed.sum() == 30 and torch.equal(plain.tokens, tokens)
+    kinds = []
+    for row in found[changed]:
+        hidden, asked = ((row == VOCAB + mark).nonzero()[:, 0] for mark in (0, 1))
+        assert len(hidden) == len(asked) and hidden.max() < asked.min()
+        # Before the next question stand a mark, a key and the value, as it was hidden.
+        symbols = int(asked[1] - asked[0]) - 2
+        values = {int(row[at + 1]): row[at + 2 : at + 2 + symbols].tolist() for at in hidden}
+        assert all(
+            row[at + 2 : at + 2 + symbols].tolist() == values[int(row[at + 1])] for at in asked
+        )
+        assert len(values) == PAIRS[symbols]
+        kinds.append((symbols, len(hidden)))
+    assert sorted({*kinds}) == [(1, 20), (4, 10), (8, 6)]
+    assert all(kinds.count(kind) == 10 for kind in kinds)
+    short = Windows(tokens[:, :16], np.arange(60), "a text")
+    with pytest.raises(InputError, match="longer than a window of 16"):
+        with_needles(short, 0.5, VOCAB, KEYS, VALUES)

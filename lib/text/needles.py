@@ -100,3 +100,25 @@ def hide(
         answer_at.append(np.stack(at))
     name = f"{windows.name}, needles {'withheld' if withheld else 'hidden'}"
     return Haystacks(replace(windows, tokens=tokens, name=name), np.stack(answer_at))
+
+
+PAIRS = {1: 4, 4: 2, 8: 2}
+"""in a training window: {symbols a value: how many pairs are hidden}"""
+
+
+def with_needles(
+    windows: Windows, share: float, first: int, n_keys: int, n_values: int, seed: int = 42
+) -> Windows:
+    """A training text: in `share` of the windows, a third of them for each length of PAIRS, its
+    pairs are hidden as often as they fit and asked for as often. Tokens are numbered as in
+    `key_value_pairs`. Raises InputError for windows that are too short to hide them once."""
+    tokens = windows.tokens.clone()
+    chosen = np.random.default_rng(seed).permutation(len(windows))[: round(share * len(windows))]
+    for k, (length, n_pairs) in enumerate(PAIRS.items()):
+        some = np.sort(chosen[k :: len(PAIRS)])
+        # A pair takes a mark, a key and a value, where it is hidden and where it is asked for.
+        times = max(1, tokens.shape[1] // (n_pairs * (4 + 2 * length)))
+        pairs = key_value_pairs(len(some), first, n_keys, n_values, length, n_pairs, seed + k)
+        repeated = [of_window * times for of_window in pairs]
+        tokens[some] = hide(windows[some], repeated, seed + k).windows.tokens
+    return replace(windows, tokens=tokens, name=f"{windows.name}, needles in {share:g} of it")

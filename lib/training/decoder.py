@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 
 from lib.errors import InputError, unknown
 
-STARTS = ("plain", "looking-back", "scaled", "llama")
+STARTS = ("plain", "looking-back", "scaled", "scaled, looking-back", "llama")
 KINDS = ("swiglu", "affine", "hybrid", "gated")
 """what stands in a layer's FFN's place: see FFN, Affine, Hybrid and Gated"""
 ATTENTIONS = ("softmax", "gated")
@@ -286,9 +286,10 @@ def build_decoder(
     `start`: "plain" draws the embedding with std 1, matrices with 1/√(inputs), and what writes to
     the stream or the logits is 0; "looking-back" is plain with one head of the first layer that
     attends to the token before; "scaled" lets what writes to the stream begin with 1/√(inputs · 2
-    layers) and the logits with 0.02; "llama" draws every matrix with std 0.02. Each parameter has a
-    generator of its own, so models of one seed share the weights of all that they have in common: a
-    wider FFN begins with the units of the narrower.
+    layers) and the logits with 0.02; "scaled, looking-back" is that with the same head; "llama"
+    draws every matrix with std 0.02. Each parameter has a generator of its own, so models of one
+    seed share the weights of all that they have in common: a wider FFN begins with the units of the
+    narrower.
     """
     if start not in STARTS:
         raise unknown("start", start, STARTS)
@@ -318,7 +319,7 @@ def build_decoder(
         down = name.endswith("down_proj.weight")
         drawn = torch.randn(*(reversed(p.shape) if down else p.shape), generator=generator)
         p.data.copy_((drawn.T if down else drawn) * _std(name, p, start, len(widths)))
-    if start == "looking-back":
+    if start.endswith("looking-back"):
         _look_back(model)
     return model
 
@@ -326,6 +327,7 @@ def build_decoder(
 def _std(name: str, p: torch.Tensor, start: str, n_layers: int) -> float:
     """The standard deviation with which a matrix is drawn."""
     plain = p.shape[1] ** -0.5
+    scaled = start.startswith("scaled")
     if start == "llama":
         return 0.02
     if "embed" in name:
@@ -333,9 +335,9 @@ def _std(name: str, p: torch.Tensor, start: str, n_layers: int) -> float:
     if name.endswith(("gate.weight", "memory_model_parameters.1")):
         return 0.0  # all gates begin half open, memories empty
     if name.endswith("lm_head.weight"):
-        return 0.02 if start == "scaled" else 0.0
+        return 0.02 if scaled else 0.0
     if name.endswith(("o_proj.weight", "down_proj.weight", "affine.weight", "mlp.weight")):
-        return plain / (2 * n_layers) ** 0.5 if start == "scaled" else 0.0
+        return plain / (2 * n_layers) ** 0.5 if scaled else 0.0
     return plain
 
 

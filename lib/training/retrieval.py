@@ -1,0 +1,92 @@
+"""Needles that trained decoders are asked for (notebook 22)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pandas as pd
+import torch
+from tqdm import tqdm
+
+from lib.kept import kept
+from lib.text.needles import Haystacks, hide, key_value_pairs, with_needles
+from lib.text.windows import Windows
+from lib.training.decoder import Decoder, Shape
+from lib.training.decoder_study import ABLATED, TRAINED, DecoderStudy, of_odd, train_decoder
+from lib.training.loop import TrainConfig
+from lib.training.runs import DECODER, trained_decoder
+
+SYMBOLS = 16
+"""how many keys there are, and how many symbols of which values are made"""
+N_MARKS = 2
+"""one before what is hidden, one before what is asked"""
+ASKED = ((1, 1), (4, 1), (8, 1), (1, 4))
+"""(symbols a value, needles hidden and asked for in a window)"""
+
+
+def retrieval_study(study: DecoderStudy, share: float = 0.5) -> DecoderStudy:
+    """Decoders that read needles in `share` of their training windows; the needles' tokens are
+    numbered after the text's own."""
+    n_words = study.shape.vocab
+    return replace(
+        study,
+        fit=with_needles(study.fit, share, n_words, SYMBOLS, SYMBOLS),
+        shape=replace(study.shape, vocab=n_words + N_MARKS + 2 * SYMBOLS),
+    )
+
+
+def retrieval(
+    study: DecoderStudy, widths: Sequence[int], seeds: Sequence[int], texts: Mapping[str, Windows]
+) -> pd.DataFrame:
+    """Share of needles that trained decoders of a `retrieval_study` retrieve from up to ABLATED odd
+    windows of each text: a row a seed and question: seed, symbols (a value), needles (a window),
+    hidden, withheld (asked for all the same, but not hidden)."""
+    parts = []
+    for seed in tqdm(seeds, desc="needles", delay=2, leave=False):
+        found = retrieved(*study.given(widths, seed, 1), dict(texts), ABLATED)
+        parts.append(found.assign(seed=seed))
+    return pd.concat(parts, ignore_index=True)
+
+
+@kept(
+    "retrieved needles",
+    1,
+    **DECODER,
+    **TRAINED,
+    texts="texts with needles",
+    most="windows of each text at most",
+)
+def retrieved(
+    widths: list[int],
+    shape: Shape,
+    data: Windows,
+    tests: dict[str, Windows],
+    recipe: TrainConfig,
+    start: str,
+    branch_steps: tuple[int, ...],
+    curve: bool,
+    texts: dict[str, Windows],
+    most: int,
+) -> pd.DataFrame:
+    """See `retrieval`: a row a question."""
+    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
+    model = trained_decoder(trained, widths, shape)
+    first = shape.vocab - N_MARKS - 2 * SYMBOLS
+    rows = []
+    for symbols, needles in ASKED:
+        found = {"hidden": 0.0, "withheld": 0.0}
+        for windows in texts.values():
+            some = of_odd(windows, most)
+            pairs = key_value_pairs(len(some), first, SYMBOLS, SYMBOLS, symbols, needles)
+            for kind in found:
+                haystacks = hide(some, pairs, withheld=kind == "withheld")
+                found[kind] += share_retrieved(model, haystacks) / len(texts)
+        rows.append({"symbols": symbols, "needles": needles, **found})
+    return pd.DataFrame(rows)
+
+
+@torch.no_grad()
+def share_retrieved(model: Decoder, haystacks: Haystacks) -> float:
+    """The share of answers all of whose tokens are the most likely ones."""
+    batches = haystacks.windows.tokens.split(64)
+    logits = torch.cat([model(tokens.to(model.device)).logits.cpu() for tokens in batches])
+    return float(haystacks.retrieved(logits).mean())
