@@ -107,18 +107,55 @@ PAIRS = {1: 4, 4: 2, 8: 2}
 
 
 def with_needles(
-    windows: Windows, share: float, first: int, n_keys: int, n_values: int, seed: int = 42
+    windows: Windows,
+    share: float,
+    first: int,
+    n_keys: int,
+    n_values: int,
+    most: int | None = None,
+    seed: int = 42,
 ) -> Windows:
     """A training text: in `share` of the windows, a third of them for each length of PAIRS, its
-    pairs are hidden as often as they fit and asked for as often. Tokens are numbered as in
-    `key_value_pairs`. Raises InputError for windows that are too short to hide them once."""
+    pairs are hidden as often as they fit, or `most` times, and asked for as often. Tokens are
+    numbered as in `key_value_pairs`. Raises InputError for windows too short to hide them once."""
     tokens = windows.tokens.clone()
     chosen = np.random.default_rng(seed).permutation(len(windows))[: round(share * len(windows))]
     for k, (length, n_pairs) in enumerate(PAIRS.items()):
         some = np.sort(chosen[k :: len(PAIRS)])
         # A pair takes a mark, a key and a value, where it is hidden and where it is asked for.
         times = max(1, tokens.shape[1] // (n_pairs * (4 + 2 * length)))
+        times = times if most is None else min(times, most)
         pairs = key_value_pairs(len(some), first, n_keys, n_values, length, n_pairs, seed + k)
         repeated = [of_window * times for of_window in pairs]
         tokens[some] = hide(windows[some], repeated, seed + k).windows.tokens
     return replace(windows, tokens=tokens, name=f"{windows.name}, needles in {share:g} of it")
+
+
+CITIES = (
+    "Athens",
+    "Berlin",
+    "Cairo",
+    "Dublin",
+    "Geneva",
+    "Lima",
+    "Madrid",
+    "Oslo",
+    "Paris",
+    "Rome",
+)
+
+
+def sentences(tokenizer, n: int, seed: int = 42) -> list[list[Needle]]:
+    """A needle in words for each of n windows, for language models that no one taught our tokens: a
+    city and four digits."""
+    draw = np.random.default_rng(seed)
+
+    def tokens(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    found = []
+    for _ in range(n):
+        question = tokens(f" The secret number of {draw.choice(CITIES)} is")
+        answer = [token for digit in draw.integers(10, size=4) for token in tokens(f" {digit}")]
+        found.append([Needle(question + answer + tokens("."), question, answer)])
+    return found

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pandas as pd
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from lib.kept import kept
-from lib.text.needles import Haystacks, hide, key_value_pairs, with_needles
+from lib.models.blocks import Subject
+from lib.text.needles import Haystacks, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
-from lib.training.decoder import Decoder, Shape
+from lib.training.decoder import Shape
 from lib.training.decoder_study import ABLATED, TRAINED, DecoderStudy, of_odd, train_decoder
 from lib.training.loop import TrainConfig
 from lib.training.runs import DECODER, trained_decoder
@@ -21,15 +23,19 @@ N_MARKS = 2
 """one before what is hidden, one before what is asked"""
 ASKED = ((1, 1), (4, 1), (8, 1), (1, 4))
 """(symbols a value, needles hidden and asked for in a window)"""
+BATCH = 16
+"""windows read at once"""
 
 
-def retrieval_study(study: DecoderStudy, share: float = 0.5) -> DecoderStudy:
-    """Decoders that read needles in `share` of their training windows; the needles' tokens are
-    numbered after the text's own."""
+def retrieval_study(
+    study: DecoderStudy, share: float = 0.5, most: int | None = None
+) -> DecoderStudy:
+    """Decoders that read needles in `share` of their training windows, each pair `most` times at
+    most; the needles' tokens are numbered after the text's own."""
     n_words = study.shape.vocab
     return replace(
         study,
-        fit=with_needles(study.fit, share, n_words, SYMBOLS, SYMBOLS),
+        fit=with_needles(study.fit, share, n_words, SYMBOLS, SYMBOLS, most),
         shape=replace(study.shape, vocab=n_words + N_MARKS + 2 * SYMBOLS),
     )
 
@@ -85,8 +91,23 @@ def retrieved(
 
 
 @torch.no_grad()
-def share_retrieved(model: Decoder, haystacks: Haystacks) -> float:
+def share_retrieved(model: nn.Module, haystacks: Haystacks) -> float:
     """The share of answers all of whose tokens are the most likely ones."""
-    batches = haystacks.windows.tokens.split(64)
-    logits = torch.cat([model(tokens.to(model.device)).logits.cpu() for tokens in batches])
-    return float(haystacks.retrieved(logits).mean())
+    n_right = 0
+    for first in range(0, len(haystacks.windows), BATCH):
+        some = slice(first, first + BATCH)
+        batch = Haystacks(haystacks.windows[some], haystacks.answer_at[some])
+        logits = model(batch.windows.tokens.to(model.device)).logits.cpu()
+        n_right += batch.retrieved(logits).sum()
+    return float(n_right / haystacks.answer_at[..., 0].size)
+
+
+@kept("retrieved sentences", 1, subject="model", windows="text")
+def retrieved_sentences(subject: Subject, windows: Windows) -> pd.DataFrame:
+    """Share of needles in words (`sentences`), one a window, that a language model retrieves:
+    hidden, withheld."""
+    needles = sentences(subject.tokenizer, len(windows))
+    hidden, withheld = (
+        share_retrieved(subject.model, hide(windows, needles, withheld=w)) for w in (False, True)
+    )
+    return pd.DataFrame([{"hidden": hidden, "withheld": withheld}])
