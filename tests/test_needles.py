@@ -1,11 +1,14 @@
 """Needles stand in a text once and nowhere else, and what finds them is told from what does not."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from lib.errors import InputError
-from lib.text.needles import PAIRS, Needle, hide, key_value_pairs, with_needles
+from lib.models.loading import load_subject
+from lib.text.needles import PAIRS, Needle, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
 
 VOCAB, KEYS, VALUES = 20, 8, 5
@@ -94,3 +97,14 @@ def test_a_training_text_hides_pairs_as_often_as_it_asks_for_them():
     short = Windows(tokens[:, :16], np.arange(60), "a text")
     with pytest.raises(InputError, match="longer than a window of 16"):
         with_needles(short, 0.5, VOCAB, KEYS, VALUES)
+
+
+def test_sentences_are_asked_as_they_are_hidden(windows):
+    tokenizer = load_subject("tiny-llama").tokenizer
+    needles = [of_window[0] for of_window in sentences(tokenizer, 30)]
+    for needle in needles:
+        assert needle.hidden[:-1] == needle.question + needle.answer
+        said = tokenizer.decode(needle.hidden)
+        assert re.fullmatch(r" ?The secret number of [A-Z][a-z]+ is( \d){4}\.", said)
+    assert len({tokenizer.decode(needle.answer) for needle in needles}) > 25
+    assert len({tokenizer.decode(needle.question) for needle in needles}) > 3
