@@ -23,7 +23,7 @@ from lib.training.batched import train_together
 from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
 from lib.training.decoder_study import DecoderStudy, decoder_losses, train_all, train_decoder
 from lib.training.loop import TrainConfig, train, worth_compiling
-from lib.training.runs import losses_by_token, shared_steps
+from lib.training.runs import Training, losses_by_token, shared_steps
 from lib.training.study import of_half
 from lib.training.widths import ffn_widths, taper
 
@@ -121,8 +121,11 @@ def test_models_of_one_seed_share_what_they_have_in_common():
 def test_a_branch_is_a_straight_run_to_the_bit(data):
     given = ([24, 24], SHAPE, data, {"walk": data[:20]})
     wsd = TrainConfig(16, batch=4, lr=1e-2, warmup=3, decay=4)
-    straight, branch = (train_decoder(*given, wsd, "plain", marks) for marks in ((), (6, 12)))
-    longer_warmup = train_decoder(*given, replace(wsd, warmup=4), "plain")
+    training = Training(*given, wsd, "plain")
+    straight, branch = (
+        train_decoder(replace(training, branch_steps=steps)) for steps in ((), (6, 12))
+    )
+    longer_warmup = train_decoder(replace(training, recipe=replace(wsd, warmup=4)))
     weights = [name for name in straight if name.startswith("weight.")]
     for name in weights:
         assert torch.equal(straight[name], branch[name]), name
@@ -221,9 +224,9 @@ def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
     module.train_at_once([(lab, lab.uniform, 1, (0.5, 1)), (lab, wider, 2, (0.5, 1))])
     for widths, seed in ((lab.uniform, 1), (wider, 2)):
         for passes in (0.5, 1):
-            given = lab.given(widths, seed, passes)
-            alone = train_decoder.__wrapped__(*given)["losses"]
-            together = decoder_losses.found(*given)
+            training = lab.training(widths, seed, passes)
+            alone = train_decoder.__wrapped__(training)["losses"]
+            together = decoder_losses.found(training)
             assert [*together.text] == [*alone.text] and [*together.half] == [*alone.half]
             assert [*together.loss] == pytest.approx([*alone.loss], abs=1e-4)
 
@@ -234,7 +237,7 @@ def test_passes_share_their_trunk(lab, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "shared_steps", lambda *given: asked.append(given))
     for passes in (0.5, 1):
-        train_decoder.__wrapped__(*lab.given(lab.uniform, 1, passes))
+        train_decoder.__wrapped__(lab.training(lab.uniform, 1, passes))
     half, whole = asked
     # The longer trunk begins with the shorter, and nothing else tells them apart.
     assert whole[0][: len(half[0])] == half[0] and whole[1:] == half[1:]
@@ -354,10 +357,10 @@ def test_half_a_pass_is_a_branch_of_one(lab, start):
     lab = replace(lab, start=start, ffn_frozen_share=0.2)
     widths = [16 + 4 * layer for layer in range(lab.n_layers)]
     for passes in (0.5, 1):
-        given = lab.given(widths, 3, passes)
-        branch = train_decoder(*given)
-        alone = train_decoder(*given[:6], branch_steps=())
-        assert given[6] and branch["losses"].equals(alone["losses"])
+        training = lab.training(widths, 3, passes)
+        branch = train_decoder(training)
+        alone = train_decoder(replace(training, branch_steps=()))
+        assert training.branch_steps and branch["losses"].equals(alone["losses"])
         weights = [name for name in branch if name.startswith("weight.")]
         assert all(torch.equal(branch[name], alone[name]) for name in weights)
 

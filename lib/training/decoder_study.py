@@ -22,7 +22,7 @@ from lib.training.batched import StackedDecoders, train_together
 from lib.training.decoder import Decoder, Shape, build_decoder
 from lib.training.loop import TrainConfig, train, train_tokenizer, worth_compiling
 from lib.training.parallel import in_parallel, losses_by_half
-from lib.training.runs import DECODER, losses_by_token, shared_steps, trained_decoder
+from lib.training.runs import Training, losses_by_token, shared_steps
 from lib.training.study import Study, of_half
 
 MIXTURE = ("wikipedia", "king-james", "python-docs")
@@ -82,18 +82,17 @@ class DecoderStudy(Study):
     def train(self, widths: Sequence[int], seed: int, passes: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token. What was
         trained earlier is kept. Raises InputError for more passes than MOST_PASSES."""
-        return decoder_losses(*self.given(widths, seed, passes))
+        return decoder_losses(self.training(widths, seed, passes))
 
     def model(self, widths: Sequence[int], seed: int, passes: float = 1) -> Decoder:
         """The model that `train` trained; it is trained again unless it is in the cache."""
-        found = train_decoder(*self.given(widths, seed, passes))
-        return trained_decoder(found, list(widths), self.shape)
+        return trained(self.training(widths, seed, passes))
 
     def ablations(self, widths: Sequence[int], seed: int, passes: float = 1) -> np.ndarray:
         """What taking out the FFN of each layer alone adds to the loss of a trained model (zero
         ablation), [layers], mean over the texts, nats a token, on up to ABLATED odd windows of
         each."""
-        added = ablated_decoder(*self.given(widths, seed, passes), ABLATED)
+        added = ablated_decoder(self.training(widths, seed, passes), ABLATED)
         return added.groupby("layer").added_loss.mean().to_numpy()
 
     def by_text(
@@ -104,7 +103,7 @@ class DecoderStudy(Study):
         MOST_PASSES."""
         rows = []
         for seed in tqdm(seeds, desc="seeds", delay=2, leave=False):
-            found = decoder_losses(*self.given(_widths_of(widths, seed), seed, passes))
+            found = decoder_losses(self.training(_widths_of(widths, seed), seed, passes))
             rows.append(of_half(found, half)[[*self.tests]])
         return pd.DataFrame(rows, index=[*seeds])
 
@@ -113,8 +112,9 @@ class DecoderStudy(Study):
         uniform, here = (self.by_text(w, seeds, passes) for w in (self.uniform, widths))
         return (uniform - here).mean(axis=1).to_numpy()
 
-    def given(self, widths: Sequence[int], seed: int, passes: float) -> tuple:
-        """The arguments of `train_decoder`."""
+    def training(self, widths: Sequence[int], seed: int, passes: float = 1) -> Training:
+        """All that decides such a training. Raises InputError for more passes than MOST_PASSES and
+        for widths of another number of layers."""
         if not 0 < passes <= MOST_PASSES:
             raise InputError(
                 f"{passes} passes over {self.fit.name} are not trained here: give a number above "
@@ -136,7 +136,7 @@ class DecoderStudy(Study):
             gate_penalty=self.gate_penalty,
         )
         branch_steps = self._branch_steps(passes)
-        return (
+        return Training(
             [*widths],
             self.shape,
             self.fit,
@@ -168,48 +168,39 @@ def _widths_of(widths: Widths, seed: int) -> Sequence[int]:
     return widths(seed) if callable(widths) else widths
 
 
-TRAINED = dict(tests="test texts", branch_steps="left the shared trunk at", curve="own curve")
-
-
-@kept("decoders", 1, **DECODER, **TRAINED)
-def decoder_losses(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    start: str,
-    branch_steps: tuple[int, ...] = (),
-    curve: bool = False,
-) -> pd.DataFrame:
+@kept("decoders", 1, training="training")
+def decoder_losses(training: Training) -> pd.DataFrame:
     """What `train_decoder` gave: text, half of its documents, step, loss in nats a token; with
     `curve` also the training's own loss along the way, of no half."""
-    return train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)["losses"]
+    return train_decoder(training)["losses"]
 
 
-@cached("decoder", 1, **DECODER, **TRAINED)
-def train_decoder(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    start: str,
-    branch_steps: tuple[int, ...] = (),
-    curve: bool = False,
-) -> dict:
-    """Train a decoder with these widths: "losses" (text, half, step, loss), and its weights
-    ("weight.…"). `branch_steps`: branch from the `trunk` with these branch_steps (WSD only)."""
-    model = build_decoder(widths, shape, start=start, seed=recipe.seed)
-    resume_from, compiled = None, worth_compiling(recipe.steps)
-    if branch_steps:
+@cached("decoder", 1, training="training")
+def train_decoder(training: Training) -> dict:
+    """Train a decoder: "losses" (text, half, step, loss), and its weights ("weight.…")."""
+    shape, data, recipe, start = training.shape, training.data, training.recipe, training.start
+    model = build_decoder(training.widths, shape, start=start, seed=recipe.seed)
+    trunk, compiled = None, worth_compiling(recipe.steps)
+    if branch_steps := training.branch_steps:
         # A trunk does not end: what it is cached under has no steps, so all branches share it.
         endless = replace(recipe, steps=0, decay=0)
-        resume_from = shared_steps(branch_steps, widths, shape, data, endless, start, compiled)
-    trained = train(model, data, recipe, resume_from=resume_from, compiled=compiled)
-    test_losses = {text: losses_by_token(model, windows).numpy() for text, windows in tests.items()}
+        trunk = shared_steps(branch_steps, training.widths, shape, data, endless, start, compiled)
+    own_losses = train(model, data, recipe, resume_from=trunk, compiled=compiled)
+    test_losses = {
+        text: losses_by_token(model, windows).numpy() for text, windows in training.tests.items()
+    }
+    curve = own_losses if training.curve else ()
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
-    return {"losses": _losses(tests, recipe.steps, test_losses, trained if curve else ())} | weights
+    return {"losses": _losses(training.tests, recipe.steps, test_losses, curve)} | weights
+
+
+def trained(training: Training) -> Decoder:
+    """The model that `train_decoder` trained; it is trained again unless it is in the cache."""
+    found = train_decoder(training)
+    model = build_decoder(training.widths, training.shape)
+    state = {name: torch.as_tensor(found[f"weight.{name}"]) for name, _ in model.named_parameters()}
+    model.load_state_dict(state)
+    return model.requires_grad_(False).eval()
 
 
 def _losses(
@@ -230,26 +221,14 @@ def _losses(
     return pd.DataFrame(rows)[["text", "half", "step", "loss"]]
 
 
-@kept("ablated FFNs of decoders", 1, **DECODER, **TRAINED, most="windows of each text at most")
-def ablated_decoder(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    start: str,
-    branch_steps: tuple[int, ...],
-    curve: bool,
-    most: int,
-) -> pd.DataFrame:
+@kept("ablated FFNs of decoders", 1, training="training", most="windows of each text at most")
+def ablated_decoder(training: Training, most: int) -> pd.DataFrame:
     """Losses that zero ablation of each FFN of a trained decoder adds, on up to `most` odd windows
     of each text: layer, text, added_loss in nats a token."""
-    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
-    model = trained_decoder(trained, widths, shape)
-    subject = as_subject(model, name="a trained decoder")
+    subject = as_subject(trained(training), name="a trained decoder")
     nothing = zero_ablation(subject)
     rows: list[dict] = []
-    for text, windows in tests.items():
+    for text, windows in training.tests.items():
         swept = token_sweep(subject, of_odd(windows, most), nothing)
         for layer in nothing:
             added = float((swept.swapped[layer] - swept.base).mean())
@@ -281,44 +260,46 @@ def train_all(jobs: Sequence[Job]) -> None:
 
 def train_at_once(jobs: Sequence[Job]) -> None:
     """Train jobs of one length and one shape side by side (`batched`), the widest last."""
-    alike: dict[tuple, list[list[tuple]]] = {}
+    alike: dict[tuple, list[list[Training]]] = {}
     for study, widths, seed, passes in sorted(jobs, key=lambda job: max(job[1])):
-        branches = [study.given(widths, seed, p) for p in sorted(passes)]
-        schedule = [str(replace(recipe, seed=0)) for *_, recipe, _, _, _ in branches]
+        branches = [study.training(widths, seed, p) for p in sorted(passes)]
+        schedule = [str(replace(branch.recipe, seed=0)) for branch in branches]
         alike.setdefault((*schedule, study.shape, len(widths)), []).append(branches)
     for of_kind in alike.values():
-        shape = of_kind[0][0][1]
-        n_at_once = max(1, WIDTH_AT_ONCE // shape.d)
+        n_at_once = max(1, WIDTH_AT_ONCE // of_kind[0][0].shape.d)
         for first in range(0, len(of_kind), n_at_once):
             _train_side_by_side(of_kind[first : first + n_at_once])
 
 
-def _train_side_by_side(jobs: Sequence[Sequence[tuple]]) -> None:
-    """Train jobs [model][branch], the arguments of `train_decoder`, and keep their rows."""
-    models, began = [], time.process_time()
-    for (widths, shape, _, _, recipe, start, *_), *_ in jobs:
-        models.append(build_decoder(widths, shape, start=start, seed=recipe.seed))
-    _, _, data, tests, *_ = jobs[0][0]
+def _train_side_by_side(jobs: Sequence[Sequence[Training]]) -> None:
+    """Train jobs [model][branch] and keep their rows."""
+    began = time.process_time()
+    models = [
+        build_decoder(first.widths, first.shape, start=first.start, seed=first.recipe.seed)
+        for first, *_ in jobs
+    ]
+    data, tests = jobs[0][0].data, jobs[0][0].tests
 
-    def keep(branch: int, decoders: StackedDecoders, trained: torch.Tensor) -> None:
+    def keep(branch: int, decoders: StackedDecoders, losses: torch.Tensor) -> None:
         read = {text: decoders.read(windows.tokens) for text, windows in tests.items()}
-        curves = trained.T.tolist()
+        curves = losses.T.tolist()
         for k, branches in enumerate(jobs):
-            *_, recipe, _, _, curve = branches[branch]
-            losses = {text: of_text[k].numpy() for text, of_text in read.items()}
-            table = _losses(tests, recipe.steps, losses, curves[k] if curve else ())
+            training = branches[branch]
+            of_model = {text: of_text[k].numpy() for text, of_text in read.items()}
+            curve = curves[k] if training.curve else ()
+            table = _losses(tests, training.recipe.steps, of_model, curve)
             seconds = (time.process_time() - began) / len(jobs)
-            decoder_losses.keep(table, seconds, *branches[branch])
+            decoder_losses.keep(table, seconds, training)
 
-    schedules = [[branches[b][4] for branches in jobs] for b in range(len(jobs[0]))]
+    schedules = [[branches[b].recipe for branches in jobs] for b in range(len(jobs[0]))]
     train_together(models, data, schedules, keep)
 
 
 def _is_trained(job: Job) -> bool:
     """Whether each branch of a job is kept."""
     study, widths, seed, passes = job
-    branches = [study.given(widths, seed, p) for p in passes]
-    return all(decoder_losses.found(*given) is not None for given in branches)
+    branches = [study.training(widths, seed, p) for p in passes]
+    return all(decoder_losses.found(branch) is not None for branch in branches)
 
 
 def _train_one(job: Job) -> None:

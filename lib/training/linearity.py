@@ -22,16 +22,10 @@ from lib.swap.novelty import PAIRS, cosines
 from lib.swap.sweep import token_sweep
 from lib.text.windows import Windows
 from lib.training.decoder import Decoder, Gated, Shape, build_decoder
-from lib.training.decoder_study import (
-    ABLATED,
-    TRAINED,
-    DecoderStudy,
-    of_odd,
-    train_decoder,
-)
-from lib.training.loop import TrainConfig, train
+from lib.training.decoder_study import ABLATED, DecoderStudy, of_odd, trained
+from lib.training.loop import train
 from lib.training.parallel import losses_by_half
-from lib.training.runs import DECODER, losses_by_token, trained_decoder
+from lib.training.runs import Training, losses_by_token
 
 FITTED = 2_000
 """windows of the training text on which affine maps and routers are fitted"""
@@ -48,33 +42,25 @@ def linearity(
     FFN's place add to the loss, nats a token), opening (mean, of gated FFNs)."""
     parts = []
     for seed in tqdm(seeds, desc="maps of decoders", delay=2, leave=False):
-        found = layer_linearity(*study.given(widths, seed, 1), ABLATED, fitted)
+        found = layer_linearity(study.training(widths, seed), ABLATED, fitted)
         parts.append(found.assign(seed=seed))
     return pd.concat(parts, ignore_index=True)
 
 
-@kept("affine maps of decoders", 1, **DECODER, **TRAINED, **MEASURED)
+@kept("affine maps of decoders", 1, training="training", **MEASURED)
 def layer_linearity(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    start: str,
-    branch_steps: tuple[int, ...],
-    curve: bool,
+    training: Training,
     most: int,
     fitted: int,
 ) -> pd.DataFrame:
     """See `linearity`: a row a layer, on up to `most` odd windows of each text."""
-    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
-    subject = as_subject(trained_decoder(trained, widths, shape), name="a trained decoder")
-    maps = _maps(subject, data[:fitted])
+    subject = as_subject(trained(training), name="a trained decoder")
+    maps = _maps(subject, training.data[:fitted])
     nothing = zero_ablation(subject)
     unseen: dict[int, Moments] = {}
     openings: dict[int, list[float]] = {b: [] for b in maps}
     costs = {"swap_cost": np.zeros(len(maps)), "zero_cost": np.zeros(len(maps))}
-    for windows in tests.values():
+    for windows in training.tests.values():
         some = of_odd(windows, most)
         # The fit on unseen text, all texts together.
         for b, sample in enumerate(collect(subject, some)):
@@ -84,7 +70,7 @@ def layer_linearity(
         modules |= {(b, "zero_cost"): zero for b, zero in nothing.items()}
         swept = token_sweep(subject, some, modules)
         for (b, name), losses in swept.swapped.items():
-            costs[name][b] += (losses - swept.base).mean() / len(tests)
+            costs[name][b] += (losses - swept.base).mean() / len(training.tests)
         # How far the gates are open.
         with torch.no_grad():
             subject.model(some.tokens.to(subject.device))
@@ -111,7 +97,7 @@ def routed(
     """
     parts = []
     for seed in tqdm(seeds, desc="routed decoders", delay=2, leave=False):
-        found = routed_losses(*study.given(widths, seed, 1), ABLATED, fitted, share)
+        found = routed_losses(study.training(widths, seed), ABLATED, fitted, share)
         parts.append(found.assign(seed=seed))
     return pd.concat(parts, ignore_index=True)
 
@@ -119,28 +105,19 @@ def routed(
 @kept(
     "losses of routed decoders",
     1,
-    **DECODER,
-    **TRAINED,
+    training="training",
     **MEASURED,
     share="share of positions affine",
 )
 def routed_losses(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    start: str,
-    branch_steps: tuple[int, ...],
-    curve: bool,
+    training: Training,
     most: int,
     fitted: int,
     share: float,
 ) -> pd.DataFrame:
     """See `routed`: router, loss."""
-    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
-    subject = as_subject(trained_decoder(trained, widths, shape), name="a trained decoder")
-    to_fit = data[:fitted]
+    subject = as_subject(trained(training), name="a trained decoder")
+    to_fit = training.data[:fitted]
     maps = _maps(subject, to_fit)
     gates = {b: GateScore(gate) for b, gate in _gates(subject).items()}
     own = {b: own_map(subject.blocks[b].original) for b in gates}
@@ -156,14 +133,14 @@ def routed_losses(
     chance = routing.routed(subject, maps, routers.random_scores(to_fit, maps), share)
     refitted = {b: module.surrogate for b, module in routing.refit(subject, to_fit, chance).items()}
     total: dict[str, float] = {}
-    for windows in tests.values():
+    for windows in training.tests.values():
         some = of_odd(windows, most)
         scores = routers.random_scores(some, maps)
         random = {"random": routing.routed(subject, refitted, scores, share)}
         found = routing.sweep(
             subject, some, random | {name: of for name, of in models.items() if of}
         )
-        n = found.predictions.sum() * len(tests)
+        n = found.predictions.sum() * len(training.tests)
         for router, losses in ({"none": found.unchanged} | found.changed).items():
             total[str(router)] = total.get(str(router), 0.0) + float(losses.sum() / n)
     return pd.DataFrame({"router": [*total], "loss": [*total.values()]})
@@ -200,7 +177,7 @@ def made_affine(
     rows = []
     for seed in tqdm(seeds, desc="made affine", delay=2, leave=False):
         steps = max(1, round(share * study.steps_per_epoch))
-        found = losses_made_affine(*study.given(widths, seed, 1), fitted, [*layers], steps, lr)
+        found = losses_made_affine(study.training(widths, seed), fitted, [*layers], steps, lr)
         odd = found[found.half == "odd"].groupby("step").loss.mean()
         rows.append({"seed": seed, "before": odd.loc[0], "after": odd.loc[steps]})
     return pd.DataFrame(rows)
@@ -209,46 +186,37 @@ def made_affine(
 @kept(
     "decoders made affine",
     1,
-    **DECODER,
-    **TRAINED,
+    training="training",
     fitted=MEASURED["fitted"],
     layers="layers made affine",
     steps="steps of training afterwards",
     lr="rate afterwards",
 )
 def losses_made_affine(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    start: str,
-    branch_steps: tuple[int, ...],
-    curve: bool,
+    training: Training,
     fitted: int,
     layers: list[int],
     steps: int,
     lr: float,
 ) -> pd.DataFrame:
     """See `made_affine`: text, half, step (0 and the last), loss."""
-    if any(layer not in range(len(widths)) for layer in layers):
+    n_layers = len(training.widths)
+    if any(layer not in range(n_layers) for layer in layers):
         raise InputError(
-            f"layers {layers} are not all among the {len(widths)} of the decoder: give numbers "
-            f"from 0 to {len(widths) - 1}."
+            f"layers {layers} are not all among the {n_layers} of the decoder: give numbers "
+            f"from 0 to {n_layers - 1}."
         )
-    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
-    before = trained_decoder(trained, widths, shape)
+    before = trained(training)
     model = before
     if layers:
-        maps = _maps(as_subject(before, name="a trained decoder"), data[:fitted])
-        model = with_affine_layers(before, shape, {layer: maps[layer] for layer in layers})
-    rows = _by_half(model, tests, step=0)
+        maps = _maps(as_subject(before, name="a trained decoder"), training.data[:fitted])
+        model = with_affine_layers(before, training.shape, {layer: maps[layer] for layer in layers})
+    rows = _by_half(model, training.tests, step=0)
     # Another order of the text; the rate falls to 0 from the first step on.
-    onward = replace(
-        recipe, steps=steps, lr=lr, warmup=1, decay=steps - 1, seed=recipe.seed + 1_000_000
-    )
-    train(model.requires_grad_(True), data, onward)
-    return pd.DataFrame(rows + _by_half(model, tests, step=steps))
+    order = training.recipe.seed + 1_000_000
+    onward = replace(training.recipe, steps=steps, lr=lr, warmup=1, decay=steps - 1, seed=order)
+    train(model.requires_grad_(True), training.data, onward)
+    return pd.DataFrame(rows + _by_half(model, training.tests, step=steps))
 
 
 def with_affine_layers(model: Decoder, shape: Shape, maps: Mapping[int, AffineMap]) -> Decoder:
@@ -276,26 +244,18 @@ def update_cosines(
     seed and layer, over the positions of up to ABLATED odd windows of each text."""
     parts = []
     for seed in tqdm(seeds, desc="cosines of decoders", delay=2, leave=False):
-        parts.append(layer_cosines(*study.given(widths, seed, 1), ABLATED).assign(seed=seed))
+        parts.append(layer_cosines(study.training(widths, seed), ABLATED).assign(seed=seed))
     return pd.concat(parts, ignore_index=True)
 
 
-@kept("cosines of decoders", 1, **DECODER, **TRAINED, most=MEASURED["most"])
+@kept("cosines of decoders", 1, training="training", most=MEASURED["most"])
 def layer_cosines(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    start: str,
-    branch_steps: tuple[int, ...],
-    curve: bool,
+    training: Training,
     most: int,
 ) -> pd.DataFrame:
     """See `update_cosines`: a row a layer."""
-    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
-    subject = as_subject(trained_decoder(trained, widths, shape), name="a trained decoder")
-    of_texts = [cosines(subject, of_odd(windows, most)) for windows in tests.values()]
+    subject = as_subject(trained(training), name="a trained decoder")
+    of_texts = [cosines(subject, of_odd(windows, most)) for windows in training.tests.values()]
     total = pd.concat(of_texts).groupby("block").sum()
     means = total[[*PAIRS]].div(total.positions, axis=0)
     return means.rename_axis("layer").reset_index()

@@ -12,10 +12,8 @@ from lib.kept import kept
 from lib.models.blocks import Subject
 from lib.text.needles import Haystacks, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
-from lib.training.decoder import Shape
-from lib.training.decoder_study import ABLATED, TRAINED, DecoderStudy, of_odd, train_decoder
-from lib.training.loop import TrainConfig
-from lib.training.runs import DECODER, trained_decoder
+from lib.training.decoder_study import ABLATED, DecoderStudy, of_odd, trained
+from lib.training.runs import Training
 
 SYMBOLS = 16
 """how many keys there are, and how many symbols of which values are made"""
@@ -48,7 +46,7 @@ def retrieval(
     hidden, withheld (asked for all the same, but not hidden)."""
     parts = []
     for seed in tqdm(seeds, desc="needles", delay=2, leave=False):
-        found = retrieved(*study.given(widths, seed, 1), dict(texts), ABLATED)
+        found = retrieved(study.training(widths, seed), dict(texts), ABLATED)
         parts.append(found.assign(seed=seed))
     return pd.concat(parts, ignore_index=True)
 
@@ -56,27 +54,18 @@ def retrieval(
 @kept(
     "retrieved needles",
     1,
-    **DECODER,
-    **TRAINED,
+    training="training",
     texts="texts with needles",
     most="windows of each text at most",
 )
 def retrieved(
-    widths: list[int],
-    shape: Shape,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    start: str,
-    branch_steps: tuple[int, ...],
-    curve: bool,
+    training: Training,
     texts: dict[str, Windows],
     most: int,
 ) -> pd.DataFrame:
     """See `retrieval`: a row a question."""
-    trained = train_decoder(widths, shape, data, tests, recipe, start, branch_steps, curve)
-    model = trained_decoder(trained, widths, shape)
-    first = shape.vocab - N_MARKS - 2 * SYMBOLS
+    model = trained(training)
+    first = training.shape.vocab - N_MARKS - 2 * SYMBOLS
     rows = []
     for symbols, needles in ASKED:
         found = {"hidden": 0.0, "withheld": 0.0}

@@ -1,11 +1,12 @@
 """The trunks that trainings of one decoder share, and what a trained decoder reads."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from lib.cache import cached
+from lib.keys import in_one
 from lib.swap.sweep import next_token_losses
 from lib.text.windows import Windows
 from lib.training.decoder import SILENT_STARTS, Decoder, Shape, build_decoder
@@ -19,6 +20,39 @@ DECODER = dict(
     start="start of the weights",
 )
 """what the arguments of a training are called in keys"""
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """All that decides how a decoder is trained, and the texts it is tested on."""
+
+    widths: list[int]
+    """of FFNs, one a layer"""
+    shape: Shape
+    data: Windows
+    tests: dict[str, Windows]
+    recipe: TrainConfig
+    start: str
+    """of the weights, one of STARTS"""
+    branch_steps: tuple[int, ...] = ()
+    """where it and shorter trainings leave the trunk that they share (WSD only)"""
+    curve: bool = False
+    """whether its own loss is kept along the way"""
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """The training in words, for keys."""
+        words = {DECODER["widths"]: str(in_one(self.widths))}
+        words |= self.shape.provenance
+        words |= {DECODER["data"]: self.data.provenance}
+        words |= self.recipe.provenance
+        words |= {DECODER["start"]: self.start, "test texts": str(in_one(self.tests))}
+        # What is usual says nothing, so that it changes no key.
+        if self.branch_steps:
+            words["left the shared trunk at"] = str(in_one(self.branch_steps))
+        if self.curve:
+            words["own curve"] = "True"
+        return words
 
 
 @cached("trunk of decoders", 1, branch_steps="states at steps", compiled="compiled", **DECODER)
@@ -97,11 +131,3 @@ def losses_by_token(model: Decoder, data: Windows) -> torch.Tensor:
     """Each token's loss in nats, [n, seq_len - 1]."""
     batches = (tokens.to(model.device) for tokens in data.tokens.split(256))
     return torch.cat([next_token_losses(model(t).logits, t) for t in batches])
-
-
-def trained_decoder(found: dict, widths: list[int], shape: Shape) -> Decoder:
-    """The model that lab.train_decoder trained."""
-    model = build_decoder(widths, shape)
-    state = {name: torch.as_tensor(found[f"weight.{name}"]) for name, _ in model.named_parameters()}
-    model.load_state_dict(state)
-    return model.requires_grad_(False).eval()
