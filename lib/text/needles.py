@@ -102,7 +102,7 @@ def hide(
     return Haystacks(replace(windows, tokens=tokens, name=name), np.stack(answer_at))
 
 
-PAIRS = {1: 4, 4: 2, 8: 2}
+PAIRS = {1: 4, 4: 2}
 """in a training window: {symbols a value: how many pairs are hidden}"""
 
 
@@ -115,7 +115,7 @@ def with_needles(
     most: int | None = None,
     seed: int = 42,
 ) -> Windows:
-    """A training text: in `share` of the windows, a third of them for each length of PAIRS, its
+    """A training text: in `share` of the windows, as many for each length of PAIRS, its
     pairs are hidden as often as they fit, or `most` times, and asked for as often. Tokens are
     numbered as in `key_value_pairs`. Raises InputError for windows too short to hide them once."""
     tokens = windows.tokens.clone()

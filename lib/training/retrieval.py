@@ -12,7 +12,7 @@ from lib.kept import kept
 from lib.models.blocks import Subject
 from lib.text.needles import Haystacks, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
-from lib.training.decoder_study import ABLATED, DecoderStudy, of_odd, trained
+from lib.training.decoder_study import DecoderStudy, of_odd, trained
 from lib.training.runs import Training
 
 SYMBOLS = 16
@@ -21,12 +21,14 @@ N_MARKS = 2
 """one before what is hidden, one before what is asked"""
 ASKED = ((1, 1), (4, 1), (8, 1), (1, 4))
 """(symbols a value, needles hidden and asked for in a window)"""
+READ = 100
+"""windows of each text in which needles are hidden"""
 BATCH = 16
 """windows read at once"""
 
 
 def retrieval_study(
-    study: DecoderStudy, share: float = 0.5, most: int | None = None
+    study: DecoderStudy, share: float = 0.75, most: int | None = None
 ) -> DecoderStudy:
     """Decoders that read needles in `share` of their training windows, each pair `most` times at
     most; the needles' tokens are numbered after the text's own."""
@@ -41,12 +43,12 @@ def retrieval_study(
 def retrieval(
     study: DecoderStudy, widths: Sequence[int], seeds: Sequence[int], texts: Mapping[str, Windows]
 ) -> pd.DataFrame:
-    """Share of needles that trained decoders of a `retrieval_study` retrieve from up to ABLATED odd
+    """Share of needles that trained decoders of a `retrieval_study` retrieve from up to READ odd
     windows of each text: a row a seed and question: seed, symbols (a value), needles (a window),
     hidden, withheld (asked for all the same, but not hidden)."""
     parts = []
     for seed in tqdm(seeds, desc="needles", delay=2, leave=False):
-        found = retrieved(study.training(widths, seed), dict(texts), ABLATED)
+        found = retrieved(study.training(widths, seed), dict(texts), READ)
         parts.append(found.assign(seed=seed))
     return pd.concat(parts, ignore_index=True)
 
