@@ -202,12 +202,14 @@ def _read(family: str, when: int) -> pd.DataFrame:
 
 def parsed(text: str) -> pd.DataFrame:
     """The rows in the text of a family's file. Raises ValueError where a column is missing."""
-    rows = pd.read_csv(StringIO(text), dtype={"key": str, "torch": str}, low_memory=False)
-    if not {"key", "version", *ABOUT} <= {*rows.columns}:
+    header = pd.read_csv(StringIO(text), nrows=0)
+    if not {"key", "version", *ABOUT} <= {*header.columns}:
         raise ValueError("a column is missing")
-    inputs, numeric = _inputs(rows), rows.select_dtypes("number").columns
-    words = [name for name in rows.columns if name in inputs or name not in numeric]
-    return rows.assign(**{n: rows[n].astype(object).where(rows[n].notna(), "") for n in words})
+    # Inputs are words, numbers too: a column with blanks would turn 526 into 526.0.
+    words = dict.fromkeys(["key", *_inputs(header), "torch"], str)
+    rows = pd.read_csv(StringIO(text), dtype=words, low_memory=False)
+    text_columns = [n for n in rows.columns if not pd.api.types.is_numeric_dtype(rows[n])]
+    return rows.assign(**{n: rows[n].astype(object).fillna("") for n in text_columns})
 
 
 @lru_cache(maxsize=32)

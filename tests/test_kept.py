@@ -172,3 +172,15 @@ def test_what_is_committed_is_whole_and_of_no_test(path):
     words = rows.iloc[:, : rows.columns.get_loc("version")].astype(str)
     assert not words.apply(lambda column: column.str.contains(r"walk|\btest, ")).any().any()
     assert path.stat().st_size < 30e6
+
+
+def test_inputs_stay_words_where_only_some_entries_say_them():
+    """With blanks in its column a 5 would come back as 5.0 when the file is written anew."""
+    about = "device,torch,seconds,rows"
+    old = kept.parsed(f"key,steps,version,loss,{about}\na,5,1,0.5,cores,2.1,1.5,1\n")
+    new = kept.parsed(f"key,width,version,loss,{about}\nb,7,1,0.25,cores,2.1,1.5,1\n")
+    written = kept.joined(old, new).to_csv(index=False)
+    again = kept.parsed(written)
+    assert again.steps.tolist() == ["5", ""] and again.width.tolist() == ["", "7"]
+    assert again.loss.tolist() == [0.5, 0.25] and again.torch.tolist() == ["2.1", "2.1"]
+    assert again.to_csv(index=False) == written.replace("nan", "")
