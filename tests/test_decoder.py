@@ -221,10 +221,13 @@ def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
     from lib.training import decoder_study as module
 
     wider = [2 * w for w in lab.uniform]
-    module.train_at_once([(lab, lab.uniform, 1, (0.5, 1)), (lab, wider, 2, (0.5, 1))])
-    for widths, seed in ((lab.uniform, 1), (wider, 2)):
+    # Another text, of the same length, that the same shape is trained on.
+    other = replace(lab, fit=replace(lab.fit, tokens=lab.fit.tokens.flip(0), name="another"))
+    jobs = [(lab, lab.uniform, 1), (lab, wider, 2), (other, lab.uniform, 1)]
+    module.train_at_once([(*job, (0.5, 1)) for job in jobs])
+    for study, widths, seed in jobs:
         for passes in (0.5, 1):
-            training = lab.training(widths, seed, passes)
+            training = study.training(widths, seed, passes)
             alone = train_decoder.__wrapped__(training)["losses"]
             together = decoder_losses.found(training)
             assert [*together.text] == [*alone.text] and [*together.half] == [*alone.half]

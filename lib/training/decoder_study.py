@@ -250,21 +250,24 @@ def train_all(jobs: Sequence[Job]) -> None:
     """Train what is not kept yet: small decoders many at once on a GPU, else a process
     for each core; what is done stays when it is stopped."""
     missing = [job for job in jobs if not _is_trained(job)]
-    if missing and torch.cuda.is_available() and not missing[0][0].bfloat16:
-        train_at_once(missing)
-    elif missing:
-        in_parallel(
-            _train_one, missing, brief=max(study.steps_per_epoch for study, *_ in missing) < 100
-        )
+    gpu = torch.cuda.is_available()
+    # Those that fill a GPU alone, and those with a memory, are not trained side by side.
+    together = [job for job in missing if gpu and not (job[0].bfloat16 or job[0].shape.memory)]
+    alone = [job for job in missing if job not in together]
+    train_at_once(together)
+    if alone:
+        brief = max(study.steps_per_epoch for study, *_ in alone) < 100
+        in_parallel(_train_one, alone, brief=brief)
 
 
 def train_at_once(jobs: Sequence[Job]) -> None:
-    """Train jobs of one length and one shape side by side (`batched`), the widest last."""
+    """Train jobs of one text, length and shape side by side (`batched`), the widest last."""
     alike: dict[tuple, list[list[Training]]] = {}
     for study, widths, seed, passes in sorted(jobs, key=lambda job: max(job[1])):
         branches = [study.training(widths, seed, p) for p in sorted(passes)]
         schedule = [str(replace(branch.recipe, seed=0)) for branch in branches]
-        alike.setdefault((*schedule, study.shape, len(widths)), []).append(branches)
+        texts = (study.fit.provenance, *(w.provenance for w in study.tests.values()))
+        alike.setdefault((*texts, *schedule, study.shape, len(widths)), []).append(branches)
     for of_kind in alike.values():
         n_at_once = max(1, WIDTH_AT_ONCE // of_kind[0][0].shape.d)
         for first in range(0, len(of_kind), n_at_once):
