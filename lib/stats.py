@@ -201,6 +201,11 @@ def gain_contrast(gains: Sequence[float]) -> Contrast:
     return Contrast(over_seeds(gains), None, over_seeds(gains))
 
 
+def seeds_contrast(here: Sequence[float], rival: Sequence[float]) -> Contrast:
+    """Means over seeds here and in a rival, [seeds] each, and their paired difference."""
+    return Contrast(*paired_seeds(here, rival))
+
+
 def welch(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
     """Difference of the means of values of independent seeds, whose scatter may differ (Welch)."""
     value = float(np.mean(a) - np.mean(b))

@@ -19,6 +19,7 @@ from lib.stats import (
     paired_seeds,
     rank_correlation,
     rank_correlations,
+    seeds_contrast,
     spread,
     sums,
     welch,
@@ -157,6 +158,9 @@ def test_a_pair_of_seeds_is_judged_by_its_differences():
     pair = paired_seeds(here, control)
     assert pair.here == over_seeds(here) and pair.control == over_seeds(control)
     assert pair.difference == pytest.approx(over_seeds([0.5, 0.6, 0.4]))
+    contrast = seeds_contrast(here, control)
+    assert contrast.value == pair.here and contrast.against == pair.control
+    assert contrast.difference == pair.difference
 
 
 def test_a_difference_of_independent_seeds_is_scipys(generator):

@@ -236,6 +236,14 @@ def ablated_decoder(training: Training, most: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def tables_of_seeds(seeds: Sequence[int], table_of: Callable[[int], pd.DataFrame]) -> pd.DataFrame:
+    """The table of each seed, below each other, with a column `seed`."""
+    tables = [
+        table_of(seed).assign(seed=seed) for seed in tqdm(seeds, "seeds", delay=2, leave=False)
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
 def of_odd(windows: Windows, most: int) -> Windows:
     """Up to `most` windows of odd documents, on which reports are, evenly."""
     odd = windows[windows.document % 2 == 1]

@@ -22,7 +22,7 @@ from lib.swap.novelty import PAIRS, cosines
 from lib.swap.sweep import token_sweep
 from lib.text.windows import Windows
 from lib.training.decoder import Decoder, Gated, Shape, build_decoder
-from lib.training.decoder_study import ABLATED, DecoderStudy, of_odd, trained
+from lib.training.decoder_study import ABLATED, DecoderStudy, of_odd, tables_of_seeds, trained
 from lib.training.loop import train
 from lib.training.parallel import losses_by_half
 from lib.training.runs import Training, losses_by_token
@@ -40,11 +40,9 @@ def linearity(
     """How affine each layer of trained decoders is, a row a seed and layer: seed, layer, r2 (of the
     FFN's affine map, on unseen text), swap_cost and zero_cost (what that map, and nothing, in the
     FFN's place add to the loss, nats a token), opening (mean, of gated FFNs)."""
-    parts = []
-    for seed in tqdm(seeds, desc="maps of decoders", delay=2, leave=False):
-        found = layer_linearity(study.training(widths, seed), ABLATED, fitted)
-        parts.append(found.assign(seed=seed))
-    return pd.concat(parts, ignore_index=True)
+    return tables_of_seeds(
+        seeds, lambda seed: layer_linearity(study.training(widths, seed), ABLATED, fitted)
+    )
 
 
 @kept("affine maps of decoders", 1, training="training", **MEASURED)
@@ -95,11 +93,9 @@ def routed(
     own "gate", the map being their own Wx + b. Maps are refitted in order of depth on what a router
     sends them (lib.gating.routing.refit) but for "…, not refitted"; "none": as trained.
     """
-    parts = []
-    for seed in tqdm(seeds, desc="routed decoders", delay=2, leave=False):
-        found = routed_losses(study.training(widths, seed), ABLATED, fitted, share)
-        parts.append(found.assign(seed=seed))
-    return pd.concat(parts, ignore_index=True)
+    return tables_of_seeds(
+        seeds, lambda seed: routed_losses(study.training(widths, seed), ABLATED, fitted, share)
+    )
 
 
 @kept(
@@ -242,10 +238,7 @@ def update_cosines(
 ) -> pd.DataFrame:
     """Mean cosines of what each layer of trained decoders adds (lib.swap.novelty.PAIRS), a row a
     seed and layer, over the positions of up to ABLATED odd windows of each text."""
-    parts = []
-    for seed in tqdm(seeds, desc="cosines of decoders", delay=2, leave=False):
-        parts.append(layer_cosines(study.training(widths, seed), ABLATED).assign(seed=seed))
-    return pd.concat(parts, ignore_index=True)
+    return tables_of_seeds(seeds, lambda seed: layer_cosines(study.training(widths, seed), ABLATED))
 
 
 @kept("cosines of decoders", 1, training="training", most=MEASURED["most"])

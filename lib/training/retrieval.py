@@ -6,13 +6,12 @@ from dataclasses import replace
 import pandas as pd
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from lib.kept import kept
 from lib.models.blocks import Subject
 from lib.text.needles import Haystacks, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
-from lib.training.decoder_study import DecoderStudy, of_odd, trained
+from lib.training.decoder_study import DecoderStudy, of_odd, tables_of_seeds, trained
 from lib.training.runs import Training
 
 SYMBOLS = 16
@@ -46,11 +45,9 @@ def retrieval(
     """Share of needles that trained decoders of a `retrieval_study` retrieve from up to READ odd
     windows of each text: a row a seed and question: seed, symbols (a value), needles (a window),
     hidden, withheld (asked for all the same, but not hidden)."""
-    parts = []
-    for seed in tqdm(seeds, desc="needles", delay=2, leave=False):
-        found = retrieved(study.training(widths, seed), dict(texts), READ)
-        parts.append(found.assign(seed=seed))
-    return pd.concat(parts, ignore_index=True)
+    return tables_of_seeds(
+        seeds, lambda seed: retrieved(study.training(widths, seed), dict(texts), READ)
+    )
 
 
 @kept(
