@@ -151,12 +151,11 @@ def by_depth(
     y: str,
     hue: str,
     ax: plt.Axes,
-    style: str | None = None,
     colours: Sequence[str] = COLOURS,
 ) -> None:
     """Lines along depth from a tidy table with a column `block`."""
     palette = list(colours[: table[hue].nunique()])
-    sns.lineplot(table, x="block", y=y, hue=hue, style=style, palette=palette, lw=1.6, ax=ax)
+    sns.lineplot(table, x="block", y=y, hue=hue, palette=palette, lw=1.6, ax=ax)
     block_axis(ax, int(table.block.max()) + 1)
 
 

@@ -102,7 +102,7 @@ class Run:
 
     def sample(self, subject: Subject, text: Corpus) -> Sample:
         """The run's windows of a text for a measured subject, disjoint by document: for maps, for
-        gates and routers, and the one test sample (lib.text.measured_sample)."""
+        gates and routers, and the one test sample (lib.text.corpora.measured_sample)."""
         budget = PROFILES[self.profile]
         # What the models trained here have not read is the test of the sample for every model.
         unread = self.model in tiny_models() or text is load_corpus("wikipedia-sample")

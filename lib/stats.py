@@ -93,15 +93,13 @@ class Contrast(NamedTuple):
     difference: Interval | None = None
 
 
-def contrast(
-    stat: Statistic, rival: Statistic, document: np.ndarray, level: float = 0.95
-) -> Contrast:
+def contrast(stat: Statistic, rival: Statistic, document: np.ndarray) -> Contrast:
     """A statistic here and in a rival on the same documents: every bootstrap draw weighs both
     alike."""
     return Contrast(
-        interval(stat, document, level),
-        interval(rival, document, level),
-        interval(lambda w: stat(w) - rival(w), document, level),
+        interval(stat, document),
+        interval(rival, document),
+        interval(lambda w: stat(w) - rival(w), document),
     )
 
 
@@ -206,12 +204,12 @@ def seeds_contrast(here: Sequence[float], rival: Sequence[float]) -> Contrast:
     return Contrast(*paired_seeds(here, rival))
 
 
-def welch(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
+def welch(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Difference of the means of values of independent seeds, whose scatter may differ (Welch)."""
     value = float(np.mean(a) - np.mean(b))
     if min(len(a), len(b)) < 2:
         return Interval(value, np.nan, np.nan)
-    ends = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(level)
+    ends = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     return Interval(value, float(ends.low), float(ends.high))
 
 

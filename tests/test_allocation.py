@@ -100,6 +100,7 @@ def test_one_unlucky_baseline_alone_gives_the_papers_ranges():
     ("call", "words"),
     [
         (lambda: ffn_layers(6, 0.1, "first"), "at least 0.167"),
+        (lambda: ffn_layers(12, 0.01, "first"), "at least 0.084"),
         (lambda: ffn_layers(13, 0.5, "middle"), "give 12 or 14"),
         (lambda: ffn_layers(12, 0.5, "top"), "unknown place 'top'"),
         (lambda: taper(12, 128, 1.5, 0.6, "cosine", 2), "an end of 0.5"),

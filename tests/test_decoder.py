@@ -22,6 +22,7 @@ from lib.text.windows import Windows, cut_windows
 from lib.training.batched import train_together
 from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
 from lib.training.decoder_study import DecoderStudy, decoder_losses, train_all, train_decoder
+from lib.training.linearity import linearity
 from lib.training.loop import TrainConfig, train, worth_compiling
 from lib.training.runs import Training, losses_by_token, shared_steps
 from lib.training.study import of_half
@@ -456,6 +457,10 @@ def test_a_lab_refuses_what_it_cannot_train(lab):
         lab.train([8, 8], 1)
     with pytest.raises(InputError, match=r"unknown start 'warm'"):
         replace(lab, start="warm").train(lab.uniform, 1)
+    with pytest.raises(InputError, match=r"penalty of 0.1 .* none has one: make layers gated"):
+        replace(lab, gate_penalty=0.1).train(lab.uniform, 1)
+    with pytest.raises(InputError, match="no seeds: give at least one"):
+        linearity(lab, lab.uniform, [])
 
 
 def built(kinds, widths, parallel=False, seed=42, **shape):
@@ -559,6 +564,8 @@ def test_a_memory_recalls_only_what_came_before_and_beyond_the_window():
 def test_a_memory_is_refused_where_it_cannot_be(monkeypatch):
     with pytest.raises(InputError, match="chunks of 17 tokens is not possible: give 1 to 16"):
         built((), [24], memory=(0,), chunk=17)
+    with pytest.raises(InputError, match=r"layers \[1\] is not possible: the layers are 0 to 0"):
+        built((), [24], memory=(1,))
     one = remembering()
     with pytest.raises(InputError, match="memory are not trained many at once: use `train`"):
         train_together([one], None, [[TrainConfig(1)]], None)
@@ -649,3 +656,13 @@ def test_a_penalty_closes_the_gates(data):
             np.mean([float(layer.mlp.opening.detach().mean()) for layer in model.model.layers])
         )
     assert means[1] < means[0] - 0.1
+
+
+def test_a_penalty_leaves_the_gates_of_attention_alone(data):
+    weights = []
+    for penalty in (0.0, 1.0):
+        model = built(("swiglu",) * 2, [8, 8], attention="gated")
+        model(data.tokens[:8])  # the openings of attention are there before the training
+        train(model, data, TrainConfig(5, batch=4, warmup=2, gate_penalty=penalty))
+        weights.append(model.state_dict())
+    assert all(torch.equal(weights[0][name], w) for name, w in weights[1].items())

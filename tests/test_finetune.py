@@ -245,6 +245,17 @@ def test_bad_input_gets_one_sentence(given):
     ):
         with pytest.raises(InputError, match=message):
             fine_tune(subject, arm, fit, data, tests, {"test": (0,)})
+    plain = FinetuneConfig("none", ((),), (2,))
+    with pytest.raises(InputError, match=r"test is never evaluated: give it a step from 0 to 2"):
+        fine_tune(subject, plain, fit, data, tests, {"test": (3,)})
+    with pytest.raises(InputError, match=r"a stage of 0 steps trains nothing"):
+        fine_tune(subject, FinetuneConfig("none", ((),), (0,)), fit, data, tests, {"test": (0,)})
+    mapped = FinetuneConfig("map", ((1,),), (2,))
+    for blocks, message in (((99,), r"99"), ((2,), r"gates on blocks \[2\] need their maps")):
+        with pytest.raises(InputError, match=message):
+            train_gates(
+                subject, SoftGateConfig(2), blocks, mapped, fit, data, tests, {"test": (0,)}
+            )
     with pytest.raises(InputError, match="the weights of narrow FFNs are not kept"):
         fine_tune(
             subject, FinetuneConfig("narrow", ((1,),), (2,)), fit, data, tests, {"test": (0,)}, True

@@ -97,6 +97,9 @@ def test_a_training_text_hides_pairs_as_often_as_it_asks_for_them():
     short = Windows(tokens[:, :16], np.arange(60), "a text")
     with pytest.raises(InputError, match="longer than a window of 16"):
         with_needles(short, 0.5, VOCAB, KEYS, VALUES)
+    assert torch.equal(with_needles(plain, 0.0, VOCAB, KEYS, VALUES).tokens, tokens)
+    with pytest.raises(InputError, match="hidden 0 times: give 1 or more"):
+        with_needles(plain, 0.5, VOCAB, KEYS, VALUES, most=0)
 
 
 def test_sentences_are_asked_as_they_are_hidden(windows):

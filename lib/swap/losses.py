@@ -82,6 +82,8 @@ class Losses:
         """What replacements add, in the median of several (or `over` their mean), nats a token: a
         statistic of weights of documents."""
         averages: dict[str, Callable] = {"median": np.median, "mean": np.mean}
+        if over not in averages:
+            raise unknown("average", over, [*averages])
         average = averages[over]
         added = np.stack([self.added(key) for key in keys])
         return lambda w: average((w @ added.T) / (w @ self.predictions)[:, None], axis=1)

@@ -117,11 +117,16 @@ def with_needles(
 ) -> Windows:
     """A training text: in `share` of the windows, as many for each length of PAIRS, its
     pairs are hidden as often as they fit, or `most` times, and asked for as often. Tokens are
-    numbered as in `key_value_pairs`. Raises InputError for windows too short to hide them once."""
+    numbered as in `key_value_pairs`. Raises InputError for windows too short to hide them once, and
+    for a `most` below 1."""
+    if most is not None and most < 1:
+        raise InputError(f"pairs cannot be hidden {most} times: give 1 or more.")
     tokens = windows.tokens.clone()
     chosen = np.random.default_rng(seed).permutation(len(windows))[: round(share * len(windows))]
     for k, (length, n_pairs) in enumerate(PAIRS.items()):
         some = np.sort(chosen[k :: len(PAIRS)])
+        if not len(some):
+            continue
         # A pair takes a mark, a key and a value, where it is hidden and where it is asked for.
         times = max(1, tokens.shape[1] // (n_pairs * (4 + 2 * length)))
         times = times if most is None else min(times, most)

@@ -63,6 +63,10 @@ class DecoderConfig(LlamaConfig):
                 f"a memory of chunks of {self.memory_chunk} tokens is not possible: give 1 to "
                 f"{self.max_position_embeddings}, the model's positions."
             )
+        if wrong := [layer for layer in self.memory_layers if layer not in range(n)]:
+            raise InputError(
+                f"a memory in layers {wrong} is not possible: the layers are 0 to {n - 1}."
+            )
         if self.attention not in ATTENTIONS:
             raise unknown("attention", self.attention, ATTENTIONS)
         if not 0 <= self.window <= self.max_position_embeddings:

@@ -1,4 +1,4 @@
-"""What the reports on allocation share (notebooks 17-21): texts, a recipe, decoders trained on
+"""What the reports on decoders share (notebooks 17-23, 28): texts, a recipe, decoders trained on
 them, and what a gain is measured by."""
 
 import time
@@ -14,6 +14,7 @@ from lib.cache import cached
 from lib.errors import InputError
 from lib.kept import kept
 from lib.linear.regression import zero_ablation
+from lib.models.blocks import Subject
 from lib.models.trial import as_subject
 from lib.swap.sweep import token_sweep
 from lib.text.corpora import load_corpus
@@ -21,15 +22,15 @@ from lib.text.windows import Windows, cut_windows
 from lib.training.batched import StackedDecoders, train_together
 from lib.training.decoder import Decoder, Shape, build_decoder
 from lib.training.loop import TrainConfig, train, train_tokenizer, worth_compiling
-from lib.training.parallel import in_parallel, losses_by_half
+from lib.training.parallel import in_parallel
 from lib.training.runs import Training, losses_by_token, shared_steps
-from lib.training.study import Study, of_half
+from lib.training.study import Study, check_halves, losses_by_half, odd_windows, of_half
 
 MIXTURE = ("wikipedia", "king-james", "python-docs")
 MOST_PASSES = 2
 """over the text: a third pass would be memorized"""
-ABLATED = 200
-"""windows of each text on which FFNs of a trained model are ablated"""
+MOST_MEASURED = 200
+"""windows of each text on which FFNs of a trained model are taken out, replaced or routed"""
 LOOK_EVERY = 50
 """steps over which a kept training curve is averaged"""
 WIDTH_AT_ONCE = 4_096
@@ -55,7 +56,7 @@ class DecoderStudy(Study):
     """share of the steps in which the rate falls to 0; None: a cosine to a tenth"""
     start: str = "looking-back"
     ffn_frozen_share: float = 0.2
-    """share of one pass after which FFNs resume_from to learn"""
+    """share of one pass after which FFNs begin to learn"""
     gate_penalty: float = 0.0
     """times the mean opening of gated FFNs, added to a training's loss"""
     curve: bool = False
@@ -90,9 +91,9 @@ class DecoderStudy(Study):
 
     def ablations(self, widths: Sequence[int], seed: int, passes: float = 1) -> np.ndarray:
         """What taking out the FFN of each layer alone adds to the loss of a trained model (zero
-        ablation), [layers], mean over the texts, nats a token, on up to ABLATED odd windows of
-        each."""
-        added = ablated_decoder(self.training(widths, seed, passes), ABLATED)
+        ablation), [layers], mean over the texts, nats a token, on up to MOST_MEASURED odd windows
+        of each."""
+        added = ablated_decoder(self.training(widths, seed, passes), MOST_MEASURED)
         return added.groupby("layer").added_loss.mean().to_numpy()
 
     def by_text(
@@ -114,7 +115,7 @@ class DecoderStudy(Study):
 
     def training(self, widths: Sequence[int], seed: int, passes: float = 1) -> Training:
         """All that decides such a training. Raises InputError for more passes than MOST_PASSES and
-        for widths of another number of layers."""
+        for widths of another number of layers, and for a penalty on gates that are not there."""
         if not 0 < passes <= MOST_PASSES:
             raise InputError(
                 f"{passes} passes over {self.fit.name} are not trained here: give a number above "
@@ -122,6 +123,11 @@ class DecoderStudy(Study):
             )
         if len(widths) != self.n_layers:
             raise InputError(f"{self.n_layers} layers were given {len(widths)} widths: one each.")
+        if self.gate_penalty and "gated" not in self.shape.kinds:
+            raise InputError(
+                f"a penalty of {self.gate_penalty} falls on the gates of FFNs, and none has one: "
+                "make layers gated, or leave the penalty at 0."
+            )
 
         steps = self._steps(passes)
         recipe = TrainConfig(
@@ -203,6 +209,11 @@ def trained(training: Training) -> Decoder:
     return model.requires_grad_(False).eval()
 
 
+def trained_subject(training: Training) -> Subject:
+    """`trained`, to be measured."""
+    return as_subject(trained(training), name="a trained decoder")
+
+
 def _losses(
     tests: Mapping[str, Windows],
     n_steps: int,
@@ -213,8 +224,7 @@ def _losses(
     training losses averaged over LOOK_EVERY steps of `curve`."""
     rows: list[dict] = []
     for text, windows in tests.items():
-        of_text = losses_by_half(test_losses[text], windows, step=n_steps)
-        rows += [one | {"text": text} for one in of_text]
+        rows += losses_by_half(test_losses[text], windows, text, n_steps)
     for first in range(0, len(curve) - LOOK_EVERY + 1, LOOK_EVERY):
         mean = float(np.mean(curve[first : first + LOOK_EVERY]))
         rows.append({"text": "training", "half": "", "step": first + LOOK_EVERY, "loss": mean})
@@ -225,11 +235,11 @@ def _losses(
 def ablated_decoder(training: Training, most: int) -> pd.DataFrame:
     """Losses that zero ablation of each FFN of a trained decoder adds, on up to `most` odd windows
     of each text: layer, text, added_loss in nats a token."""
-    subject = as_subject(trained(training), name="a trained decoder")
+    subject = trained_subject(training)
     nothing = zero_ablation(subject)
     rows: list[dict] = []
     for text, windows in training.tests.items():
-        swept = token_sweep(subject, of_odd(windows, most), nothing)
+        swept = token_sweep(subject, odd_windows(windows, most), nothing)
         for layer in nothing:
             added = float((swept.swapped[layer] - swept.base).mean())
             rows.append({"layer": layer, "text": text, "added_loss": added})
@@ -237,17 +247,14 @@ def ablated_decoder(training: Training, most: int) -> pd.DataFrame:
 
 
 def tables_of_seeds(seeds: Sequence[int], table_of: Callable[[int], pd.DataFrame]) -> pd.DataFrame:
-    """The table of each seed, below each other, with a column `seed`."""
+    """The table of each seed, below each other, with a column `seed`. Raises InputError for no
+    seeds."""
+    if not len(seeds):
+        raise InputError("there are no seeds: give at least one.")
     tables = [
         table_of(seed).assign(seed=seed) for seed in tqdm(seeds, "seeds", delay=2, leave=False)
     ]
     return pd.concat(tables, ignore_index=True)
-
-
-def of_odd(windows: Windows, most: int) -> Windows:
-    """Up to `most` windows of odd documents, on which reports are, evenly."""
-    odd = windows[windows.document % 2 == 1]
-    return odd[:: max(1, len(odd) // most)][:most]
 
 
 Job = tuple[DecoderStudy, Sequence[int], int, Sequence[float]]
@@ -359,6 +366,7 @@ def decoder_study(run, corpus: str | None = None, n_ctx: int | None = None) -> D
     for text in texts:
         windows = cut_windows(text.test, tokenizer, size.n_ctx, run.seed, text.name)
         tests[text.name] = windows[:most]
+    check_halves(tests)
     # Length and rate of a training.
     whole_text = len(fit) // size.batch
     brief = run.profile == "laptop" and corpus is not None

@@ -132,7 +132,7 @@ def fine_tune(
     earlier is kept. Raises InputError for blocks that the model lacks and for
     text that does not suffice.
     """
-    check_config(subject, arm, data)
+    check_config(subject, arm, data, tests, eval_steps)
     if weights:
         _check_kept(arm)
     given = (subject, arm, fit, data, dict(tests), dict(eval_steps))
@@ -173,8 +173,15 @@ def finetuned_losses(
     return _fine_tune(subject, arm, fit, data, tests, eval_steps, weights).losses
 
 
-def check_config(subject: Subject, arm: FinetuneConfig, data: Windows) -> None:
-    """Raises InputError for an arm that this model or text cannot have."""
+def check_config(
+    subject: Subject,
+    arm: FinetuneConfig,
+    data: Windows,
+    tests: Mapping[str, Windows],
+    eval_steps: Mapping[str, Sequence[int]],
+) -> None:
+    """Raises InputError for an arm that this model or text cannot have, and for texts that are not
+    evaluated."""
     if arm.stand_in not in REPLACEMENTS:
         raise unknown("stand-in", arm.stand_in, [*REPLACEMENTS])
     if arm.stand_in == "none" and arm.replaced:
@@ -187,6 +194,14 @@ def check_config(subject: Subject, arm: FinetuneConfig, data: Windows) -> None:
         raise InputError(
             f"{len(arm.stages)} stages have {len(arm.steps)} numbers of steps: give one each."
         )
+    if min(arm.steps) < 1:
+        raise InputError(f"a stage of {min(arm.steps)} steps trains nothing: give 1 or more.")
+    for text in tests:
+        reached = [step for step in eval_steps.get(text, ()) if 0 <= step <= arm.n_steps]
+        if not reached:
+            raise InputError(
+                f"{text} is never evaluated: give it a step from 0 to {arm.n_steps} in eval_steps."
+            )
     if not arm.repeat and arm.n_steps > len(data):
         raise InputError(
             f"{arm.n_steps} steps of fresh text need as many windows, and {data.name} has "

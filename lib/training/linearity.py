@@ -22,10 +22,16 @@ from lib.swap.novelty import PAIRS, cosines
 from lib.swap.sweep import token_sweep
 from lib.text.windows import Windows
 from lib.training.decoder import Decoder, Gated, Shape, build_decoder
-from lib.training.decoder_study import ABLATED, DecoderStudy, of_odd, tables_of_seeds, trained
+from lib.training.decoder_study import (
+    MOST_MEASURED,
+    DecoderStudy,
+    tables_of_seeds,
+    trained,
+    trained_subject,
+)
 from lib.training.loop import train
-from lib.training.parallel import losses_by_half
 from lib.training.runs import Training, losses_by_token
+from lib.training.study import losses_by_half, odd_windows
 
 FITTED = 2_000
 """windows of the training text on which affine maps and routers are fitted"""
@@ -41,7 +47,7 @@ def linearity(
     FFN's affine map, on unseen text), swap_cost and zero_cost (what that map, and nothing, in the
     FFN's place add to the loss, nats a token), opening (mean, of gated FFNs)."""
     return tables_of_seeds(
-        seeds, lambda seed: layer_linearity(study.training(widths, seed), ABLATED, fitted)
+        seeds, lambda seed: layer_linearity(study.training(widths, seed), MOST_MEASURED, fitted)
     )
 
 
@@ -52,14 +58,14 @@ def layer_linearity(
     fitted: int,
 ) -> pd.DataFrame:
     """See `linearity`: a row a layer, on up to `most` odd windows of each text."""
-    subject = as_subject(trained(training), name="a trained decoder")
+    subject = trained_subject(training)
     maps = _maps(subject, training.data[:fitted])
     nothing = zero_ablation(subject)
     unseen: dict[int, Moments] = {}
     openings: dict[int, list[float]] = {b: [] for b in maps}
     costs = {"swap_cost": np.zeros(len(maps)), "zero_cost": np.zeros(len(maps))}
     for windows in training.tests.values():
-        some = of_odd(windows, most)
+        some = odd_windows(windows, most)
         # The fit on unseen text, all texts together.
         for b, sample in enumerate(collect(subject, some)):
             unseen[b] = unseen[b] + sample.moments if b in unseen else sample.moments
@@ -94,7 +100,8 @@ def routed(
     sends them (lib.gating.routing.refit) but for "…, not refitted"; "none": as trained.
     """
     return tables_of_seeds(
-        seeds, lambda seed: routed_losses(study.training(widths, seed), ABLATED, fitted, share)
+        seeds,
+        lambda seed: routed_losses(study.training(widths, seed), MOST_MEASURED, fitted, share),
     )
 
 
@@ -112,7 +119,7 @@ def routed_losses(
     share: float,
 ) -> pd.DataFrame:
     """See `routed`: router, loss."""
-    subject = as_subject(trained(training), name="a trained decoder")
+    subject = trained_subject(training)
     to_fit = training.data[:fitted]
     maps = _maps(subject, to_fit)
     gates = {b: GateScore(gate) for b, gate in _gates(subject).items()}
@@ -130,7 +137,7 @@ def routed_losses(
     refitted = {b: module.surrogate for b, module in routing.refit(subject, to_fit, chance).items()}
     total: dict[str, float] = {}
     for windows in training.tests.values():
-        some = of_odd(windows, most)
+        some = odd_windows(windows, most)
         scores = routers.random_scores(some, maps)
         random = {"random": routing.routed(subject, refitted, scores, share)}
         found = routing.sweep(
@@ -237,8 +244,10 @@ def update_cosines(
     study: DecoderStudy, widths: Sequence[int], seeds: Sequence[int]
 ) -> pd.DataFrame:
     """Mean cosines of what each layer of trained decoders adds (lib.swap.novelty.PAIRS), a row a
-    seed and layer, over the positions of up to ABLATED odd windows of each text."""
-    return tables_of_seeds(seeds, lambda seed: layer_cosines(study.training(widths, seed), ABLATED))
+    seed and layer, over the positions of up to MOST_MEASURED odd windows of each text."""
+    return tables_of_seeds(
+        seeds, lambda seed: layer_cosines(study.training(widths, seed), MOST_MEASURED)
+    )
 
 
 @kept("cosines of decoders", 1, training="training", most=MEASURED["most"])
@@ -247,8 +256,8 @@ def layer_cosines(
     most: int,
 ) -> pd.DataFrame:
     """See `update_cosines`: a row a layer."""
-    subject = as_subject(trained(training), name="a trained decoder")
-    of_texts = [cosines(subject, of_odd(windows, most)) for windows in training.tests.values()]
+    subject = trained_subject(training)
+    of_texts = [cosines(subject, odd_windows(windows, most)) for windows in training.tests.values()]
     total = pd.concat(of_texts).groupby("block").sum()
     means = total[[*PAIRS]].div(total.positions, axis=0)
     return means.rename_axis("layer").reset_index()
@@ -272,7 +281,7 @@ def _gates(subject: Subject) -> dict[int, Gated]:
 def _by_half(model: Decoder, tests: Mapping[str, Windows], step: int) -> list[dict]:
     """Rows of test losses by text and half of its documents."""
     rows: list[dict] = []
-    for windows in tests.values():
+    for text, windows in tests.items():
         losses = losses_by_token(model, windows).numpy()
-        rows += losses_by_half(losses, windows, step=step)
+        rows += losses_by_half(losses, windows, text, step)
     return rows

@@ -22,6 +22,7 @@ from lib.errors import InputError
 from lib.files import atomic_write
 from lib.keys import settings
 from lib.text.windows import Windows
+from lib.training.decoder import Gated
 
 State = dict[str, torch.Tensor]  # see _state
 ADAM = ("step", "exp_avg", "exp_avg_sq")
@@ -97,13 +98,13 @@ def train(
     """Train `model` in place and return each step's loss in nats. No window is read again before
     all others are. Same seed, same machine, same weights (of a model without dropout).
 
-    `callback(step, state)` is called before the first (0) and after each step in `callback_steps`,
+    `callback(step, state)` is called after each step in `callback_steps` (0: before the first),
     with the model in eval mode; it must not change it. `resume_from`: a `state()` of an earlier run
     to go on from, to the last bit. `checkpoints`: a folder that gets such a state after each
     `checkpoint_every` steps; a training goes on from the last whole one, and the folder goes when
     it is done. `compiled`: a Llama's layers and the loss go through torch.compile, which rounds
     otherwise and needs a C++ compiler. Under `accelerate launch` every process reads its share of a
-    batch.
+    batch. Raises InputError for a training that diverged.
     """
     # autocast stands around the forward pass below, so that `callback` reads in float32
     accelerator = Accelerator(mixed_precision="no")
@@ -124,8 +125,8 @@ def train(
     losses = _restore(resume_from, model, plain) if resume_from else []
     order = _order(len(data), recipe)
     of_process = slice(accelerator.process_index, None, accelerator.num_processes)
-    # FFNs with a gate of their own, where its opening is penalized (lib.training.decoder.Gated).
-    gates = [m for m in model.modules() if hasattr(m, "opening")] if recipe.gate_penalty else []
+    # FFNs with a gate of their own, where its opening is penalized.
+    gates = [m for m in model.modules() if isinstance(m, Gated)] if recipe.gate_penalty else []
     ffns = [p for name, p in model.named_parameters() if ".mlp." in name]
     bar = tqdm(range(len(losses), recipe.steps + 1), desc="training", delay=2, leave=False)
     for step in bar:

@@ -16,8 +16,8 @@ from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.loop import TrainConfig, train, train_tokenizer
 from lib.training.mixers import MODELS, check_model_kind
-from lib.training.parallel import in_parallel, losses_by_half
-from lib.training.study import Study, of_half
+from lib.training.parallel import in_parallel
+from lib.training.study import Study, check_halves, losses_by_half, of_half
 
 MIXER = dict(
     kind="mixer",
@@ -70,8 +70,7 @@ def train_mixer(
             with torch.no_grad():
                 for tokens in windows.tokens.to(device).split(64):
                     parts.append(next_token_losses(model(tokens).logits, tokens).cpu())
-            found = losses_by_half(torch.cat(parts).numpy(), windows, step=at)
-            rows.extend(one | {"text": text} for one in found)
+            rows.extend(losses_by_half(torch.cat(parts).numpy(), windows, text, at))
 
     train(model, data, recipe, callback=look, callback_steps=eval_steps)
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
@@ -203,16 +202,6 @@ def mixer_study(run, corpus: str | None = None) -> MixerStudy:
     some = {name: windows[:most] for name, windows in study.tests.items()}
     check_halves(some)
     return replace(study, tests=some)
-
-
-def check_halves(tests: dict[str, Windows]) -> None:
-    """Raise InputError for a test text without an even or without an odd document."""
-    for name, windows in tests.items():
-        if len({*windows.document % 2}) < 2:
-            raise InputError(
-                f"{name} has no even or no odd test document, to choose rates on and to report "
-                "on: give a longer text."
-            )
 
 
 def cut_mixer_study(

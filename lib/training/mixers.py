@@ -85,28 +85,25 @@ class GeluMixer(LinearMixer):
 
 
 class OneLayerMixer(LinearMixer):
-    """H (y + FFN(y)) with y = x + C x + b: an FFN with GELU, `expansion` times as wide, biases and
+    """H (y + FFN(y)) with y = x + C x + b: an FFN with GELU, as wide as the stream, biases and
     no norms."""
 
-    def __init__(self, vocab: int, n_ctx: int, width: int, expansion: int = 1):
+    def __init__(self, vocab: int, n_ctx: int, width: int):
         super().__init__(vocab, n_ctx, width)
-        inner = expansion * width
-        self.ffn = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+        self.ffn = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
 
     def within(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.ffn(x)
 
 
-def one_layer_llama(
-    vocab: int, n_ctx: int, width: int, inner: int | None = None
-) -> LlamaForCausalLM:
-    """transformers' Llama with one layer, four heads and a gated FFN, `inner` wide or four times as
-    wide as the stream."""
+def one_layer_llama(vocab: int, n_ctx: int, width: int) -> LlamaForCausalLM:
+    """transformers' Llama with one layer, four heads and a gated FFN four times as wide as
+    the stream."""
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocab,
             hidden_size=width,
-            intermediate_size=inner or 4 * width,
+            intermediate_size=4 * width,
             num_hidden_layers=1,
             num_attention_heads=4,
             max_position_embeddings=n_ctx,

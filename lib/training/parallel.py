@@ -1,26 +1,12 @@
-"""Trainings on several cores, and what is read off one of them."""
+"""Trainings on several cores."""
 
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-import numpy as np
 import torch
 from tqdm import tqdm
-
-from lib.text.windows import Windows
-
-
-def losses_by_half(losses: np.ndarray, windows: Windows, **row) -> list[dict]:
-    """Two rows, the mean of losses [n, predictions] over the even and the odd documents."""
-    odd = windows.document % 2 == 1
-    halves = {"even": losses[~odd], "odd": losses[odd]}
-    return [
-        row | {"text": windows.name, "half": half, "loss": float(part.mean())}
-        for half, part in halves.items()
-        if len(part)
-    ]
 
 
 def in_parallel(train: Callable, jobs: Sequence, brief: bool) -> None:

@@ -11,8 +11,9 @@ from lib.kept import kept
 from lib.models.blocks import Subject
 from lib.text.needles import Haystacks, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
-from lib.training.decoder_study import DecoderStudy, of_odd, tables_of_seeds, trained
+from lib.training.decoder_study import DecoderStudy, tables_of_seeds, trained
 from lib.training.runs import Training
+from lib.training.study import odd_windows
 
 SYMBOLS = 16
 """how many keys there are, and how many symbols of which values are made"""
@@ -69,7 +70,7 @@ def retrieved(
     for symbols, needles in ASKED:
         found = {"hidden": 0.0, "withheld": 0.0}
         for windows in texts.values():
-            some = of_odd(windows, most)
+            some = odd_windows(windows, most)
             pairs = key_value_pairs(len(some), first, SYMBOLS, SYMBOLS, symbols, needles)
             for kind in found:
                 haystacks = hide(some, pairs, withheld=kind == "withheld")

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import get_scheduler
 
-from lib.hooks import swap
+from lib.errors import InputError
+from lib.hooks import get_block, swap
 from lib.kept import kept
 from lib.keys import settings
 from lib.models.blocks import Subject
@@ -111,9 +112,16 @@ def train_gates(
     has its trained FFNs there, and maps of them. Experiments: "soft"; and on the first of `tests`,
     unless the gate is one number, gates "cut" at a half, all FFNs "given back" without gates, "mean
     gate of block 13" and "share below a half of block 13", whose `loss` is that number. Windows are
-    read in the arm's order again.
+    read in the arm's order again. Raises InputError for blocks that have no map.
     """
-    check_config(subject, arm, data)
+    check_config(subject, arm, data, tests, eval_steps)
+    for block in blocks:
+        get_block(subject, block)
+    if arm.replaced and not {*blocks} <= {*arm.replaced}:
+        raise InputError(
+            f"gates on blocks {[*blocks]} need their maps, and the arm replaced {arm.replaced}: "
+            "name blocks among these, or an arm that replaced none."
+        )
     given = (subject, gating, tuple(blocks), arm, fit, data, dict(tests), dict(eval_steps))
     return _train_gates(*given).rename(columns={"measured as": "experiment", "value": "loss"})
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lib.errors import InputError
 from lib.text.ngram import KneserNey
 from lib.text.windows import Windows
 
@@ -44,7 +45,10 @@ class Study:
         token."""
         ngram = KneserNey(self.fit.tokens.numpy(), self.vocabulary, order)
         return pd.Series(
-            {name: float(ngram.losses(odd_of(w)).mean()) for name, w in self.tests.items()}
+            {
+                name: float(ngram.losses(odd_windows(w).tokens.numpy()).mean())
+                for name, w in self.tests.items()
+            }
         )
 
     def bits_per_byte(self, nats: Mapping[str, float]) -> pd.Series:
@@ -52,7 +56,7 @@ class Study:
         those that the predicted tokens spell."""
         found = {}
         for name, loss in nats.items():
-            predicted = odd_of(self.tests[name])[:, 1:]
+            predicted = odd_windows(self.tests[name]).tokens[:, 1:].numpy()
             n_bytes = self.bytes_spelled(predicted).sum()
             found[name] = loss * predicted.size / n_bytes / np.log(2)
         return pd.Series(found)
@@ -63,9 +67,34 @@ class Study:
         return np.array([len(name) for name in names])[tokens]
 
 
-def odd_of(windows: Windows) -> np.ndarray:
-    """Tokens of the odd documents, on which reports are, [n, seq_len]."""
-    return windows[windows.document % 2 == 1].tokens.numpy()
+def odd_windows(windows: Windows, most: int | None = None) -> Windows:
+    """The windows of the odd documents, on which reports are; up to `most` of them, evenly."""
+    odd = windows[windows.document % 2 == 1]
+    if most is None:
+        return odd
+    return odd[:: max(1, len(odd) // most)][:most]
+
+
+def check_halves(tests: dict[str, Windows]) -> None:
+    """Raise InputError for a test text without an even or without an odd document."""
+    for name, windows in tests.items():
+        if len({*windows.document % 2}) < 2:
+            raise InputError(
+                f"{name} has no even or no odd test document, to choose rates on and to report "
+                "on: give a longer text."
+            )
+
+
+def losses_by_half(losses: np.ndarray, windows: Windows, text: str, step: int) -> list[dict]:
+    """Rows of the mean of losses [n, predictions] over the even and the odd documents: text, half,
+    step, loss."""
+    odd = windows.document % 2 == 1
+    halves = {"even": losses[~odd], "odd": losses[odd]}
+    return [
+        {"text": text, "half": half, "step": step, "loss": float(part.mean())}
+        for half, part in halves.items()
+        if len(part)
+    ]
 
 
 def of_half(table: pd.DataFrame, half: str, step: int | None = None) -> pd.Series:

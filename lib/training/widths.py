@@ -30,7 +30,7 @@ def ffn_layers(n_layers: int, ratio: float, place: str) -> list[int]:
     if not 1 <= n <= n_layers:
         raise InputError(
             f"a ratio of {ratio} leaves {n} of {n_layers} layers an FFN: give at least "
-            f"{1 / n_layers:.3f} and at most 1."
+            f"{math.ceil(1_000 / n_layers) / 1_000} and at most 1."
         )
     if place == "middle" and n_layers % 2 and n < n_layers:
         raise InputError(
