@@ -27,9 +27,9 @@ from lib.models.names import PROFILES, check_model, label
 NOTEBOOKS = ROOT / "notebooks"
 PAPERS = {
     "whipp": "01-07",
-    "balogh": "08-14",
+    "balogh": "08-16,28",
     "ikeda": "17-19",
-    "tapered": "20-21",
+    "tapered": "20-23",
     "badger": "25-27",
 }
 

@@ -75,7 +75,8 @@ PAPERS = [
         "20", "24", "Bayat et al., Tapered Language Models",
         "https://arxiv.org/abs/2606.23670",
     ),
-    Paper("25", "28", "Badger, Linear Language Models", "https://blbadger.github.io"),
+    Paper("25", "27", "Badger, Linear Language Models", "https://blbadger.github.io"),
+    Paper("28", "28", "Balogh, what §5.7 proposes", "https://arxiv.org/abs/2603.03459"),
     Paper("29", "31", "Questions of our own", ""),
 ]  # fmt: skip
 # The front page: a card for each report, with its question, its answer and its main figure.
