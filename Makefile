@@ -18,7 +18,9 @@ export PYTHONUTF8 = 1
 # Set-up compiles nothing, so what the first import compiles must be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: report test lint lab notebook train render check-measured prune-measured site bench setup clean
+# make writes nothing itself, so that a pipe that is closed (| head) cannot end it.
+.SILENT:
+.PHONY: report test test-all lint lab notebook train render check-measured site bench setup clean
 
 report: $(READY)  ## the series at the laptop profile, into runs/laptop/index.html
 	$(BIN)/python -m lib.cli report
@@ -28,6 +30,9 @@ notebook: $(READY)  ## one report: make notebook N=01 MODEL=gpt2 CORPUS=wikitext
 
 test: $(READY) lint  ## lint, tests, and every notebook at the smoke profile
 	OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/python -m pytest -n 2 --nbmake tests notebooks
+
+test-all: $(READY) lint  ## those marked slow too: pages from what is kept, with measuring forbidden
+	OMP_NUM_THREADS=1 TQDM_DISABLE=1 $(BIN)/python -m pytest -n 2 -m "" --nbmake tests notebooks
 
 lint: $(READY)
 	$(BIN)/ruff check --no-cache .
@@ -46,9 +51,6 @@ render: $(READY)  ## execute the committed notebooks in place: make render, or m
 check-measured: $(READY)  ## measure one kept entry of each page again and compare: N=06
 	$(BIN)/python -m lib.cli check-measured
 
-prune-measured: $(READY)  ## list kept measurements that no page has used, and ask
-	$(BIN)/python -m lib.cli prune-measured
-
 site: $(DOCS)  ## the committed notebooks as a static site, into site/, and checked
 	$(BIN)/python -m sphinx -q -b html notebooks site
 	test ! -f notebooks/check_site.py || $(BIN)/python notebooks/check_site.py site
@@ -59,11 +61,13 @@ bench: $(READY)  ## what a measured pass, the sweep and training cost, as ratios
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
+	echo "setting up $(VENV), about a minute" >&2
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[test,memory]'
 	touch $@
 
 $(DOCS): $(READY)
+	echo "adding what makes the site" >&2
 	$(INSTALL) '.[docs]'
 	touch $@
 

@@ -4,50 +4,49 @@
 #   snakemake --executor slurm --jobs 20 --config profile=paper model=gpt2,gpt2-medium
 # The last needs Snakemake's SLURM plugin, and $NONLINEARITY_CACHE on a folder that all nodes share.
 import json
+import os
 import sys
-from pathlib import Path
 
+HERE = os.getcwd()  # where names of files in the settings begin
 sys.path.insert(0, workflow.basedir)
+from lib.cli import marker, plan
 from lib.errors import InputError
-from lib.cli import inputs_of, plan
 
 workdir: workflow.basedir
 
 try:
-    RUNS = plan(config)
+    RUNS = plan(config, HERE)
 except InputError as error:
     sys.exit(str(error))
-PYTHON, LIB = sys.executable, [str(p) for p in sorted(Path("lib").rglob("*.py"))]
 
 
 rule all:
     input:
-        expand("runs/{path}.ipynb", path=RUNS),
+        [marker(path, given) for path, given in RUNS.items()],
 
 
 # Where there are fewer reports than cores, each gets several.
 THREADS = max(1, (workflow.cores or 1) // max(1, len(RUNS)))
 
 
-# A rule a report, for Snakemake reads no priority from a wildcard: 01 first, the tour last.
+# A rule a report, for Snakemake reads no priority from a wildcard: 01 first, the tour last. It has no
+# input files: whether a report is made again is decided by what it was made from, not when.
 for k, (path, given) in enumerate(RUNS.items()):
 
     rule:
         name:
             f"report_{k}"
-        input:
-            f"notebooks/{path.split('/')[1]}.ipynb",
-            LIB,
-            inputs_of(given),
         output:
-            f"runs/{path}.ipynb",
+            touch(marker(path, given)),
         params:
             path=path,
             given=json.dumps(given),
+            python=sys.executable,
         priority: len(RUNS) - k
         threads: THREADS
         resources:
             mem_mb=8_000,
             runtime=480,
         shell:
-            "exec env OMP_NUM_THREADS={threads} {PYTHON:q} -m lib.cli one {params.path:q} {params.given:q}"
+            "exec env OMP_NUM_THREADS={threads} {params.python:q} -m lib.cli one"
+            " {params.path:q} {params.given:q}"

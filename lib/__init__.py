@@ -4,11 +4,11 @@ text -> token windows -> model -> (x, y) of each FFN -> moments -> affine map ->
 live model -> losses -> table -> figure, claims, report. Rooms and files in the order in which they
 build on one another; an import only ever points up this list, or to the left in a line:
 
-    errors plots files keys stats: bad input; charts; whole files; inputs in words; the one interval
-    cache paper: the user's cache; what papers print, claims and readings
+    errors plots keys store stats: bad input; charts; words of inputs; what is remembered; intervals
+    paper: what papers print, claims and readings
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
     models/ assets blocks names trial loading: a model, its blocks and their FFNs
-    kept hooks: measurements kept in the repository; record, swap and resume on a live model
+    hooks: record, swap and resume on a live model
     linear/ affine moments products descent regression rank: maps and how well they fit
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
     gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
@@ -19,7 +19,20 @@ build on one another; an import only ever points up this list, or to the left in
     old: what notebooks of the fourth edition ask for
 """
 
+import os
+import sys
 import warnings
+
+# Progress bars are for who waits at a terminal or in JupyterLab or VS Code; elsewhere (papermill,
+# a log) each of their updates would be a line. tqdm reads this when it is first imported.
+if not (sys.stderr.isatty() or {"JPY_SESSION_NAME", "VSCODE_PID"} & {*os.environ}):
+    os.environ.setdefault("TQDM_DISABLE", "1")
+
+# torch is not even imported where the folder that is named for its compiled code cannot be made.
+try:
+    os.makedirs(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "."), exist_ok=True)
+except OSError:
+    del os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 # Every report would open with tqdm's advice to install widgets, which break its rendering.
 warnings.filterwarnings("ignore", message="IProgress not found")

@@ -1,4 +1,4 @@
-"""What goes into a measurement, in words: what the keys of lib.cache and lib.kept are made of.
+"""What goes into a measurement, in words: what the keys of lib.store are made of.
 
 A key says what was measured: which model, on which text, with what in which block's place and how
 that was made. It holds no number that was computed (another processor's last digit differs) and no
@@ -8,6 +8,7 @@ and changes it, hooks it or switches dropout on has a module without words, and 
 with it is kept nowhere.
 """
 
+import copy
 import hashlib
 import json
 import re
@@ -17,8 +18,8 @@ from dataclasses import fields
 
 import numpy as np
 import torch
+import transformers
 from torch import nn
-from transformers import PreTrainedConfig
 
 from lib.errors import InputError
 
@@ -142,6 +143,37 @@ def own(part: nn.Module, words: str) -> None:
     part.__dict__["_own"] = id(part), words  # a copy carries the number of what it was copied from
 
 
+def later(compute: Callable, **inputs) -> Callable:
+    """A function of a choice: what `compute` gives, computed when something of it is first chosen.
+    Each call hands out a copy of its own, so that nothing done to one is done to another.
+
+    `inputs` are named as a reader would name them. Raises InputError where one of them was changed
+    meanwhile, for then what comes would not be what was asked for.
+    """
+    asked_for = {name: _as_it_is(value) for name, value in inputs.items()}
+    computed: list = []
+
+    def chosen(choose: Callable):
+        if not computed:
+            for name, value in inputs.items():
+                if _as_it_is(value) != asked_for[name]:
+                    raise InputError(
+                        f"the {name} changed between asking for this and its first use: ask for it "
+                        "again, or use it once before you change them."
+                    )
+            computed.append(compute())
+        return copy.deepcopy(choose(computed[0]))
+
+    return chosen
+
+
+def _as_it_is(value) -> str | dict | None:
+    """What tells that an input changed; a model in memory has no words, but weights."""
+    if hasattr(type(value), "unchanging") and value.loaded_as is None:
+        return fingerprint(value.model, whole=True)
+    return describe(value)
+
+
 def _says_itself(module: nn.Module) -> bool:
     """Whether its class has words of its own, which do not change when it is made."""
     return hasattr(type(module), "provenance") and type(module).__module__.startswith("lib.")
@@ -205,7 +237,7 @@ def _setting(value, seen: dict[int, str]) -> str:
         return str([_setting(v, seen) for v in value])
     if isinstance(value, Mapping):
         return str([f"{k} {_setting(v, seen)}" for k, v in value.items()])
-    if isinstance(value, PreTrainedConfig):
+    if isinstance(value, transformers.PreTrainedConfig):
         if id(value) not in seen:
             told = value.to_dict()
             for name in ("_name_or_path", "transformers_version"):

@@ -21,7 +21,6 @@ from IPython.display import HTML, Image, Markdown, display, update_display
 
 from lib import plots, report
 from lib.errors import InputError, unknown
-from lib.files import atomic_write
 
 # ruff: noqa: F401
 from lib.gating.gates import (
@@ -67,7 +66,7 @@ from lib.linear.regression import (
 )
 from lib.models.blocks import Subject
 from lib.models.loading import load_subject
-from lib.models.names import PROFILES, TINY
+from lib.models.names import MODEL_NOTES, PROFILES, TINY
 from lib.models.trial import as_subject
 from lib.paper import (
     PUBLISHED,
@@ -79,7 +78,7 @@ from lib.paper import (
 )
 from lib.paper import format_interval as in_words
 from lib.paper import numbers as published
-from lib.report import MODEL_NOTES, ROOT
+from lib.report import ROOT
 from lib.stats import (
     Interval,
     Paired,
@@ -98,6 +97,7 @@ from lib.stats import (
     spread,
     sums,
 )
+from lib.store import atomic_write
 from lib.swap.sweep import TokenLosses
 from lib.swap.sweep import token_losses as losses
 from lib.swap.sweep import token_sweep as _token_sweep

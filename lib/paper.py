@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from lib.errors import InputError, unknown
-from lib.files import DATA
 from lib.stats import Contrast, Interval
+from lib.store import DATA
 
 PUBLISHED = DATA / "published"
 WORDS = ("agrees", "opposite", "cannot tell")
@@ -188,11 +188,13 @@ def format_interval(
     plus = "+" if signed or is_change else ""
     scale, end = scale_and_end(unit)
     # A value without an interval.
-    if as_factor and i.value >= 10 and not np.isfinite(i.low):
-        return f"×{1 + i.value:,.0f}"
+    if as_factor and i.value >= 9.995 and not np.isfinite(i.low):
+        return f"×{_rounded(1 + i.value, 1)}"
     width = scale * (i.high - i.low)
     if not np.isfinite(width) or width <= 0:
-        return tidy(f"{scale * i.value:{plus}.{digits}g}") + end
+        shown = f"{scale * i.value:{plus}.{digits}g}"
+        shown = f"{scale * i.value:{plus},.0f}" if "e+0" in shown else shown
+        return tidy(shown) + end
     # Thousands are rounded, to two digits or as many as the width deserves.
     if abs(scale * i.value) >= 1000:
         offset = 1 if as_factor else 0
@@ -220,9 +222,11 @@ def scale_and_end(unit: str) -> tuple[int, str]:
 
 def _rounded(value: float, width: float) -> str:
     """A large number in two significant digits, or in more where an interval is narrower: 49,974
-    is 50,000, or within ±4 49,974."""
+    is 50,000, or within ±4 49,974; from a million up 1.2e6."""
     if value == 0:
         return "0"
+    if abs(value) >= 1e6:
+        return tidy(f"{value:.2g}")
     digits = np.floor(np.log10(abs(value))) - np.floor(np.log10(width)) + 1
     rounded = float(f"{value:.{max(2, int(digits))}g}")
     return f"{rounded:,.0f}"
@@ -230,7 +234,12 @@ def _rounded(value: float, width: float) -> str:
 
 def tidy(text: str) -> str:
     """A real minus sign, none before a zero, and a positive exponent of one digit as one digit."""
-    return re.sub(r"[+-](0(\.0+)?)(?![\d.])", r"\1", text).replace("e+0", "e").replace("-", "−")
+    return (
+        re.sub(r"[+-](0(\.0+)?)(?![\d.])", r"\1", text)
+        .replace("e+0", "e")
+        .replace("e+", "e")
+        .replace("-", "−")
+    )
 
 
 def markdown_table(cells: list[dict[str, str]]) -> str:

@@ -192,6 +192,7 @@ def cost_in_words(cost: float) -> str:
     if not np.isfinite(cost):
         return "–"
     if cost >= 1:
-        return f"×{1 + cost:.2g}" if cost < 99 else f"×{1 + cost:,.0f}"
+        many = f"×{1 + cost:,.0f}" if cost < 1e6 else f"×{cost:.2g}".replace("e+", "e")
+        return f"×{1 + cost:.2g}" if cost < 99 else many
     digits = 0 if abs(cost) >= 0.095 else 1
     return f"{100 * cost:+.{digits}f}%".replace("-", "−") if cost else "0"

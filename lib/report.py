@@ -18,14 +18,13 @@ import transformers
 from IPython import get_ipython
 from IPython.display import Image, Markdown, display
 
-from lib import kept, paper, plots
-from lib.cache import COST
+from lib import paper, plots, store
 from lib.errors import InputError, unknown
-from lib.files import DATA, ROOT, atomic_write
 from lib.models.blocks import Subject
 from lib.models.loading import load_subject
-from lib.models.names import COMMITTED, PROFILES, check_model, label, tiny_models
+from lib.models.names import COMMITTED, MODEL_NOTES, PROFILES, check_model, label, tiny_models
 from lib.stats import Contrast, Interval
+from lib.store import DATA, ROOT, atomic_write
 from lib.text.corpora import Corpus, check_corpus, load_corpus, measured_sample
 from lib.text.windows import Windows, cut_windows
 
@@ -33,11 +32,6 @@ LEAST_DOCUMENTS = 6
 """of a test text; there is no interval below"""
 RENDER = "NONLINEARITY_RENDER"  # set by make render: this run makes what the repository shows
 COMMAND = "NONLINEARITY_COMMAND"  # set by our commands, which take care of a page's words
-MODEL_NOTES = {
-    "smollm2-135m": "smollm2-135m (SmolLM2-135M-Instruct, read from a 4-bit file)",
-    "gemma-3-270m": "gemma-3-270m (base model, read from a 4-bit file; every window begins with "
-    "its start token, which is neither fitted nor scored)",
-}
 
 
 class Sample(NamedTuple):
@@ -211,8 +205,9 @@ class Run:
         for name, rows in (("claims", self.claims), ("quoted", self.quotes)):
             if rows:
                 self.keep(pd.DataFrame(rows), name)
-        if len(kept.USED.keys):
-            self.keep(kept.USED.keys, "measured")
+        if store.USED:
+            used = sorted((family, digest) for digest, (family, *_) in store.USED.items())
+            self.keep(pd.DataFrame(used, columns=["family", "key"]), "measured")
         self.provenance(**self.behind, **facts)
 
     def provenance(self, **facts) -> None:
@@ -228,9 +223,9 @@ class Run:
             else f"CPU, {torch.get_num_threads()} thread(s)",
             "python": platform.python_version(),
             **{p: version(p) for p in ("torch", "transformers", "numpy")},
-            "measurements kept": len(kept.USED.kept),
-            "measured now": len(kept.USED.measured),
-            "core-minutes of what was computed": round(COST.seconds / 60, 1),
+            "measurements kept": len(store.USED) - sum(now for _, now, _ in store.USED.values()),
+            "measured now": sum(now for _, now, _ in store.USED.values()),
+            "core-minutes behind both": round(sum(s for *_, s in store.USED.values()) / 60, 1),
             "seconds of this run": round(time.time() - self.began),
         }
         with atomic_write(self.folder / "provenance.json") as part:
@@ -263,6 +258,7 @@ def start(
                 "papermill's -r in the place of -p."
             )
     usual = PROFILES[profile]
+    store.USED.clear()  # what an earlier run of this kernel asked for is not this one's
     run = kind(notebook, profile, model or usual["model"], corpus or usual["corpus"], seed)
     check_model(run.model)
     check_corpus(run.corpus)

@@ -14,7 +14,7 @@ os.environ["NONLINEARITY_CACHE"] = CACHE  # before lib is imported: nobody's cac
 import pytest
 import torch
 
-from lib import kept
+from lib import store
 from lib.hooks import capture
 from lib.linear.regression import fit_maps, score
 from lib.models.loading import load_subject
@@ -91,7 +91,7 @@ def no_writing(monkeypatch, tmp_path):
     """make render and make train tell Python through the environment that committed files may be
     written; what a test sets of it ends with the test, and it keeps measurements in a folder of its
     own."""
-    monkeypatch.setattr(kept, "MEASURED", tmp_path / "measured")
+    monkeypatch.setattr(store, "MEASURED", tmp_path / "measured")
     for name in ("NONLINEARITY_RENDER", "NONLINEARITY_TRAIN", "NONLINEARITY_CHECK"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

@@ -50,7 +50,7 @@ def compute() -> dict[str, dict]:
         keep(score, f"r2 of block {b}", scores.r2()[b].value)
         keep(_fit_maps, f"condition of block {b}", fits.condition[b, 1])
     for n in [*fits.at_budget][:-1]:
-        keep(score, f"r2 of block 3 from {n} tokens", scores.r2(str(n))[3].value)
+        keep(score, f"r2 of block 3 from {n} tokens", scores.r2(f"{n} positions")[3].value)
     keep(score, "r2 of block 1 off massive tokens", scores.r2("bulk")[1].value)
     keep(score, "width of the interval of block 0", scores.r2()[0].high - scores.r2()[0].low)
     keep(_fit_maps, "variance ratio of block 0", fits.variance_ratio[0])

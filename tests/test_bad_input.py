@@ -21,10 +21,8 @@ from torch import nn
 
 import lib.report
 from lib import old as old_report
-from lib.cache import cached
 from lib.cli import main, notebooks, plan, render
 from lib.errors import InputError
-from lib.files import cache_folder
 from lib.gating import routing
 from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
 from lib.linear.descent import descend
@@ -37,6 +35,7 @@ from lib.models.names import TINY, check_model
 from lib.models.trial import as_subject
 from lib.report import start
 from lib.stats import Interval
+from lib.store import cache_folder, cached
 from lib.swap.healing import heal
 from lib.swap.sweep import token_sweep
 from lib.text.corpora import check_corpus, load_corpus
@@ -123,7 +122,7 @@ def test_a_comparison_that_is_unknown_or_of_another_notebook(refused):
 
 def test_a_page_of_the_old_form_is_not_rendered(refused):
     with refused("07_cross_domain", "marks are withdrawn"):
-        render(["07_cross_domain"], {"number": "07"})
+        render({"number": "07"})
 
 
 def test_unknown_notebook_paper_and_settings(refused):
@@ -241,15 +240,6 @@ def test_parts_that_do_not_make_the_pinned_file(refused, monkeypatch, own_cache)
     asset = Asset((("p==1", "m.gguf", digest),) * 2, "0" * 64, 1, "free")
     with refused("p==1", "do not make the pinned file"):
         join_parts(asset)
-
-
-def test_a_cache_folder_that_cannot_be_written(refused, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("NONLINEARITY_CACHE", str(tmp_path / "file" / "below"))
-    with refused("could not be written", "NONLINEARITY_CACHE"):
-        cached("a number", 1)(lambda: {"y": 1})()
-    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
-    assert str(cache_folder()).startswith(str(tmp_path))
 
 
 # Text ---------------------------------------------------------------------------------------------
@@ -378,19 +368,6 @@ def test_jobs_that_are_no_number(refused, monkeypatch):
             main()
 
 
-def test_render_takes_a_profile_and_refuses_an_unknown_one(refused, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["series", "render"])
-    monkeypatch.setenv("N", "00")
-    monkeypatch.setenv("PROFILE", "smok")
-    with refused("smok", "smoke"):
-        main()
-    given = []
-    monkeypatch.setenv("PROFILE", "smoke")
-    monkeypatch.setattr("lib.cli.render", lambda names, config: given.append((names, config)))
-    main()
-    assert given == [(["00_start_here"], {"profile": "smoke", "number": "00"})]
-
-
 def test_a_notebook_without_trainings_is_not_trained(refused, monkeypatch):
     monkeypatch.setattr("sys.argv", ["series", "train"])
     monkeypatch.setenv("N", "00")
@@ -424,8 +401,15 @@ def test_a_training_that_diverges_is_not_kept(refused, test):
         train(model, test, TrainConfig(steps=2, batch=2, warmup=1))
 
 
+def unlike_words(n: int, seed: int = 0) -> str:
+    """Words no stretch of which repeats."""
+    letters = np.random.default_rng(seed).choice([*"abcdefgh"], (n, 5))
+    return " ".join("".join(word) for word in letters) + " "
+
+
 def test_long_texts_without_paragraphs_are_read(tmp_path):
-    shapes = {"line": "word " * 72_000, "pages": "\f".join(["a page of text. " * 50] * 60)}
+    pages = "\f".join(unlike_words(150, seed=k) for k in range(60))
+    shapes = {"line": unlike_words(50_000), "pages": pages}
     for name, text in shapes.items():
         (tmp_path / f"{name}.txt").write_text(text)
         corpus = load_corpus(str(tmp_path / f"{name}.txt"))
@@ -511,7 +495,7 @@ def test_depth_and_documents_are_checked_before_anything_is_measured(refused, tm
     with refused("2 blocks"):
         start("06_x", "smoke", str(tmp_path / "shallow"), None).load(least_blocks=5)
     for n in (25_000, 60_000, 90_000):
-        (tmp_path / "short.txt").write_text("some words that are here. " * (n // 26))
+        (tmp_path / "short.txt").write_text(unlike_words(n // 6))
         with refused("test documents" if n > 30_000 else "short"):
             start("06_x", "smoke", None, None).sample(subject, load_corpus(tmp_path / "short.txt"))
 

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from accelerate import debug_launcher
@@ -12,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lib.errors import InputError
-from lib.kept import read as read_kept
 from lib.models.loading import load_subject
 from lib.models.names import TINY
 from lib.old import does_width_pay, judge_gain, under_other_recipes, visible
 from lib.stats import Interval
+from lib.store import read as read_kept
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.batched import train_together
@@ -230,7 +231,7 @@ def test_trained_at_once_leaves_the_rows_of_each_alone(lab, own_cache):
         for passes in (0.5, 1):
             training = study.training(widths, seed, passes)
             alone = train_decoder.__wrapped__(training)["losses"]
-            together = decoder_losses.found(training)
+            together = decoder_losses.look_up(decoder_losses.key(training))
             assert [*together.text] == [*alone.text] and [*together.half] == [*alone.half]
             assert [*together.loss] == pytest.approx([*alone.loss], abs=1e-4)
 
@@ -387,8 +388,8 @@ def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
     monkeypatch.setenv("NONLINEARITY_TRAIN", "1")
     kept = replace(lab, curve=True, steps_per_epoch=100)
     train_all([(kept, kept.uniform, 1, (0.5, 1))])
-    found = read_kept("decoders")
-    assert set(found.text) == {"walk", "training"} and set(found.step) == {50, 100}
+    found = pd.concat(map(pd.DataFrame, read_kept("decoders").entries.values()))
+    assert set(found.text) == {"walk", "training"} and set(found.step) == {"50", "100"}
     before = of_half(kept.train(kept.uniform, 1), "odd")
 
     def never(*_):

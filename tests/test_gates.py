@@ -388,3 +388,41 @@ def test_a_tokenizer_that_knows_no_english_is_tried_on_its_own_tokens():
         tokenizer = words_in(pieces, pre_tokenizers.Split("", "isolated"), decoders.Fuse())
         tokenizer.backend_tokenizer.model.unk_token = characters[0]
         assert start_tokens(tokenizer) == ()
+
+
+class RootMeanSquare(torch.nn.Module):
+    """As Gemma's: times one plus a weight."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.weight = torch.nn.Parameter(0.3 * torch.randn(d))
+
+    def forward(self, x):
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * (1 + self.weight)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-2, 1.0, 100.0])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        torch.nn.LayerNorm(16, eps=1e-5),
+        torch.nn.LayerNorm(16, elementwise_affine=False),  # OLMo
+        torch.nn.LayerNorm(16, bias=False),  # Cohere
+        RootMeanSquare(16),
+    ],
+    ids=["LayerNorm", "OLMo", "Cohere", "Gemma"],
+)
+def test_a_stream_that_is_small_beside_a_norms_epsilon_is_separated(norm, size, generator):
+    """The parts of a stream, each through the norm with the whole one's statistics, add up."""
+    with torch.no_grad():
+        one, other = size * torch.randn(2, 3, 5, 16, generator=generator)
+        stream = one + other
+        x, shift = norm(stream), norm(torch.zeros(16))
+        parts = [_through(norm, stream, x, part) for part in (one, other)]
+    torch.testing.assert_close(sum(parts) + shift, x, rtol=1e-3, atol=1e-4 * float(x.std()))
+
+
+def test_a_layer_that_mixes_features_is_no_norm(generator):
+    layer, stream = torch.nn.Linear(16, 16), torch.randn(3, 5, 16, generator=generator)
+    with pytest.raises(InputError, match="does not scale each position"), torch.no_grad():
+        _through(layer, stream, layer(stream), stream)

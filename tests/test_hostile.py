@@ -11,7 +11,6 @@ import torch
 
 from lib.cli import notebooks, plan
 from lib.errors import InputError
-from lib.files import cache_folder
 from lib.gating.gates import auc_by_document, fit_gate, linear_suffices
 from lib.gating.routing import allocate
 from lib.linear.affine import AffineMap, svd_ridge
@@ -19,6 +18,7 @@ from lib.linear.moments import Moments
 from lib.linear.products import PolyLinear, conjunction_index
 from lib.old import in_words
 from lib.stats import Interval, interval, one_turn, over_seeds, rank_correlation, ratio, spread
+from lib.store import cache_folder
 from lib.text.corpora import pieces
 from lib.text.ngram import KneserNey
 from lib.text.windows import cut_windows

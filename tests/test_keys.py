@@ -1,6 +1,7 @@
 """What a key stands for: inputs in words, and modules that are still what they were."""
 
 import copy
+import pickle
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from lib.cache import cached
 from lib.errors import InputError
 from lib.gating.gates import FixedRouter, Gate, Routed
 from lib.keys import describe, fingerprint, seal, settings, words_of
@@ -16,6 +16,7 @@ from lib.linear.affine import AffineMap, Handle, constant
 from lib.linear.moments import Moments
 from lib.linear.regression import fit_maps
 from lib.models.loading import load_subject
+from lib.store import cached
 from lib.swap.sweep import document_losses, sweep, token_sweep
 
 
@@ -208,14 +209,14 @@ def test_names_are_of_no_account_and_versions_are():
     def renamed(lm, part=0.5, new=3):
         return lm
 
-    one = cached("measured", 1, model="model", share="share")(before)
+    one = cached("measured", 1)(before)  # an argument is called by its own name
     same = cached("measured", 1, lm="model", part="share", new="of late")(renamed)
     assert one.key("m") == same.key("m") == same.key("m", 0.5, 3)
     assert one.key("m", 0.25) == same.key("m", part=0.25) != one.key("m")
     assert same.key("m", new=4) != same.key("m")
-    assert cached("measured", 2, model="model", share="share")(before).key("m") != one.key("m")
-    with pytest.raises(TypeError, match="say for each of"):
-        cached("measured", 1, model="model")(before)
+    assert cached("measured", 2)(before).key("m") != one.key("m")
+    with pytest.raises(TypeError, match=r"\['lm'\] are no arguments"):
+        cached("measured", 1, lm="model")(before)
 
 
 def test_a_field_at_its_default_changes_no_words():
@@ -240,3 +241,118 @@ def test_a_field_at_its_default_changes_no_words():
 
     assert describe(Before(7)) == describe(After(7)) == {"steps": "7"}
     assert describe(After(new=True)) == {"of late": "True"}
+
+
+# What a thing is, is settled when it is made.
+
+
+def a_deep_copy(handle):
+    return copy.deepcopy(handle)
+
+
+def another_handle(handle):
+    return Handle(handle._said, handle._make)
+
+
+def a_pickled_one(handle):
+    return pickle.loads(pickle.dumps(handle))
+
+
+@pytest.mark.parametrize("twin_of", [a_deep_copy, another_handle, a_pickled_one])
+@pytest.mark.parametrize("used_before", [False, True])
+def test_what_is_done_to_a_copy_is_not_done_to_the_map(
+    subject, fit, test, own_cache, twin_of, used_before
+):
+    """Found in fits of one memory: a zeroed copy zeroed the map, and its loss was kept as that of
+    the map, for all later runs."""
+    from lib.linear.regression import fit as fit_all
+
+    fit_all(subject, fit)  # maps come from the cache below
+    a = fit_all(subject, fit).maps[2]
+    if used_before:
+        _ = a.weight
+    b = twin_of(a)
+    b.weight.zero_(), b.bias.zero_()
+    assert words_of(b) is None and a.weight.abs().max() > 0
+    swaps = {(2, "map"): a, (2, "zeroed"): b}
+    here = sweep(subject, test, swaps)
+    pristine = fit_all(subject, fit).maps[2]
+    exact = token_sweep(subject, test, {2: pristine, (2, "zero"): constant(torch.zeros(128))})
+    assert here.nats("map")[2] == pytest.approx((exact.swapped[2] - exact.base).mean(), abs=1e-6)
+    of_zero = (exact.swapped[2, "zero"] - exact.base).mean()
+    assert here.nats("zeroed")[2] == pytest.approx(of_zero, abs=1e-6)
+    # And in the cache, for whoever comes later.
+    later = sweep(subject, test, {(2, "map"): fit_all(subject, fit).maps[2]})
+    assert later.nats("map")[2] == here.nats("map")[2]
+
+
+def in_double(handle):
+    handle.to(torch.float64)
+
+
+def by_attribute(handle):
+    handle.bias = torch.ones(128)
+
+
+def by_buffers(handle):
+    for buffer in handle.buffers():
+        buffer.zero_()
+
+
+def by_state(handle):
+    handle.load_state_dict({k: 0 * v for k, v in handle.state_dict().items()})
+
+
+@pytest.mark.parametrize("change", [in_double, by_attribute, by_buffers, by_state])
+def test_a_map_that_is_changed_before_its_first_use_has_no_words(subject, fit, own_cache, change):
+    from lib.linear.regression import fit as fit_all
+
+    fits, again = fit_all(subject, fit), fit_all(subject, fit)
+    handle, twin = fits.maps[2], copy.deepcopy(fits.maps[2])
+    change(handle)
+    assert words_of(handle) is None and words_of(twin) == words_of(again.maps[2]) is not None
+    torch.testing.assert_close(twin.weight, again.maps[2].weight)
+
+
+def other_documents(windows):
+    windows.document[:] = np.arange(len(windows))
+
+
+def other_tokens(windows):
+    windows.tokens.numpy()[:] = 7
+
+
+def one_token(windows):
+    windows.tokens[0, 0] = 7
+
+
+@pytest.mark.parametrize("change", [other_documents, other_tokens, one_token])
+def test_windows_are_what_they_are_now(subject, own_cache, change):
+    windows = copy.deepcopy(_windows(subject))
+    before = sweep(subject, windows, {})
+    key = document_losses.key(subject, windows)
+    change(windows)
+    assert document_losses.key(subject, windows) != key
+    after = sweep(subject, windows, {})
+    exact = token_sweep(subject, windows, {})
+    assert after.perplexity == pytest.approx(np.exp(exact.base.mean()), rel=1e-6)
+    assert len(after.document) == windows.n_documents
+    same_tokens = after.perplexity == pytest.approx(before.perplexity)
+    assert same_tokens == (change is other_documents)
+
+
+@pytest.mark.parametrize("what", ["text", "model"])
+def test_what_is_made_later_is_made_of_what_was_there_or_refused(fit, own_cache, what):
+    from lib.linear.regression import fit as fit_all
+
+    model, windows = load_subject("tiny-gpt2", device="cpu"), copy.deepcopy(fit)
+    fits = fit_all(model, windows)
+    _ = fits.maps[1].weight  # one is made, the others of the same pass are there
+    other = fit_all(model, windows)
+    if what == "text":
+        windows.tokens[:] = 5
+    else:
+        model.model.lm_head.weight.data.mul_(0.5)
+    assert fits.maps[2].weight.abs().max() > 0
+    with pytest.raises(InputError, match=f"the {what} changed between"):
+        _ = other.maps[2].weight

@@ -8,6 +8,7 @@ import sklearn.linear_model
 import torch
 from sklearn.metrics import r2_score
 
+from lib.errors import InputError
 from lib.hooks import Rows, capture, swap
 from lib.linear.affine import svd_ridge
 from lib.linear.descent import descend, search_rate
@@ -100,6 +101,46 @@ def test_ridge_zero_is_the_pseudo_inverse(data):
     assert len(Moments.of(x, y).eigen[0]) == 7
 
 
+@pytest.mark.parametrize(
+    "units",
+    [
+        torch.tensor([1e6, 1e6, 1e6, 1, 1, 1, 1]),
+        torch.logspace(-6, 6, 7),
+        torch.tensor([1e-5, 1e-5, 1e-5, 1e-5, 1, 1, 1]),
+        torch.tensor([1e-20, 1, 1, 1, 1, 1, 1e12]),
+    ],
+    ids=["three large", "all different", "half small", "extreme"],
+)
+def test_least_squares_does_not_depend_on_units(data, units):
+    x, y = (part.float() for part in data)
+    units = units.double()
+    for fitted in (lambda x: Moments.of(x, y).fit(), lambda x: svd_ridge(x, y, 0.0)):
+        there, here = fitted((x * units).float())(x.double() * units), fitted(x)(x.double())
+        torch.testing.assert_close(there, here, rtol=1e-5, atol=1e-5)
+
+
+def test_of_few_rows_the_least_map_is_taken(generator):
+    """Fewer rows than features: both roads are numpy's pseudo-inverse."""
+    x = torch.randn(5, 8, generator=generator).double()
+    y = torch.randn(5, 2, generator=generator).double()
+    oracle = np.linalg.pinv((x - x.mean(0)).numpy(), rcond=1e-10) @ (y - y.mean(0)).numpy()
+    for affine in (Moments.of(x, y).fit(), svd_ridge(x, y, 0.0)):
+        np.testing.assert_allclose(affine.weight, oracle, atol=1e-9)
+
+
+def test_a_feature_that_never_varies_has_no_weight(data):
+    x, y = data
+    x = torch.cat([x, torch.full_like(x[:, :1], 1e6 / 3)], 1).float()
+    for affine in (Moments.of(x, y).fit(), svd_ridge(x, y, 0.0)):
+        assert affine.weight[-1].abs().max() == 0 and affine.weight.abs().max() < 100
+
+
+@pytest.mark.parametrize("fit_rows", [Moments.of, svd_ridge, lambda x, y: Moments.of(x, y).fit()])
+def test_no_rows_are_told_in_a_sentence(fit_rows):
+    with pytest.raises(InputError, match="no rows"):
+        fit_rows(torch.zeros(0, 3), torch.zeros(0, 2))
+
+
 def test_r2_is_sklearns(data):
     x, y = data
     affine = Moments.of(x[:200], y[:200]).fit(5.0)
@@ -178,7 +219,9 @@ def test_score_is_sklearns_r2(scores, fits, rows):
 
     assert scores.r2()[2].value == pytest.approx(oracle(fits.plain), abs=1e-5)
     for n in [*fits.at_budget][:-1]:
-        assert scores.r2(str(n))[2].value == pytest.approx(oracle(fits.at_budget[n]), abs=1e-5)
+        assert scores.r2(f"{n} positions")[2].value == pytest.approx(
+            oracle(fits.at_budget[n]), abs=1e-5
+        )
 
 
 def test_score_off_massive_tokens(subject, test, fits, scores):

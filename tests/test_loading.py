@@ -102,10 +102,9 @@ def not_finite(folder):
 
 
 DAMAGES = [
-    renamed, one_ffn_missing, one_layer_more_in_the_configuration,
-    one_layer_less_in_the_configuration, wider_in_the_configuration,
-    an_untied_head_that_is_not_there, a_classifier, no_weights, torn_weights, no_configuration,
-    no_layers, no_tokenizer, not_finite,
+    renamed, one_ffn_missing, one_layer_more_in_the_configuration, wider_in_the_configuration,
+    an_untied_head_that_is_not_there, no_weights, torn_weights, no_configuration, no_layers,
+    no_tokenizer, not_finite,
 ]  # fmt: skip
 
 
@@ -300,3 +299,57 @@ def test_weights_are_looked_at_not_the_time_of_their_file(folder):
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert path.stat().st_size == stat.st_size
     assert load_subject(folder, device="cpu").provenance != one.provenance
+
+
+# What transformers loads without a random weight is loaded ---
+
+
+def not_quantized(folder):
+    edit(folder, quantization_config=None)
+
+
+def quantized_by_nothing(folder):
+    edit(folder, quantization_config={})
+
+
+def without_a_vision_tower(folder):
+    edit(folder, vision_config=None, audio_config=None)
+
+
+def with_further_weights(*names):
+    def add(folder):
+        write(folder, weights(folder) | {name: torch.zeros(2) for name in names})
+
+    return add
+
+
+LOADED = {
+    "not quantized": not_quantized,
+    "quantized by nothing": quantized_by_nothing,
+    "without a vision tower": without_a_vision_tower,
+    "masks of old files": with_further_weights("model.layers.0.attn.masked_bias"),
+    "a value head": with_further_weights("v_head.summary.weight", "v_head.summary.bias"),
+    "further layers": with_further_weights("model.layers.61.eh_proj.weight"),
+    "a layer less in the configuration": one_layer_less_in_the_configuration,
+    "a classifier": a_classifier,
+    "extra state": with_further_weights("model.layers.0.mlp._extra_state"),
+}
+
+
+@pytest.mark.parametrize("what", LOADED)
+def test_what_has_all_its_weights_is_loaded(folder, capsys, what):
+    LOADED[what](folder)
+    in_files = weights(folder)
+    loaded = load_subject(str(folder), device="cpu").model.state_dict()
+    drawn = [n for n, w in loaded.items() if n != "lm_head.weight" and not w.equal(in_files[n])]
+    assert not drawn  # at random
+    has_further = {*in_files} - {*loaded}
+    assert ("are left out" in capsys.readouterr().out) == bool(has_further)
+
+
+@pytest.mark.parametrize("missing", ["mlp.up_proj", "self_attn.q_proj", "input_layernorm"])
+def test_a_missing_weight_is_refused(folder, missing):
+    kept = {name: w for name, w in weights(folder).items() if f"layers.1.{missing}" not in name}
+    write(folder, kept)
+    with pytest.raises(InputError, match=f"1 weights of its configuration.*{missing}"):
+        load_subject(str(folder), device="cpu")

@@ -70,6 +70,22 @@ def test_a_page_has_the_form_of_the_fifth_edition(path):
     assert (ROOT / "figures" / f"{path.stem[:2]}_main.png").exists()
 
 
+@pytest.mark.parametrize(
+    "value, unit, shown",
+    [
+        (Interval(0.21, -0.04, 0.46), "relative change", "+21% [−4, 46]"),
+        (9.996, "relative change", "×11"),
+        (Interval(1e211, 0, 2e211), "relative change", "×1e211 [1, 2e211]"),
+        (1e211, "relative change", "×1e211"),
+        (12_345.6, "nats", "12,346"),
+        (10.02, "relative change", "×11"),
+        (Interval(487, 480, 490), "nats", "487 [480, 490]"),
+    ],
+)
+def test_a_number_is_short_however_large(value, unit, shown):
+    assert paper.format_interval(value, unit) == shown
+
+
 def test_a_number_that_stands_nowhere_is_refused(tmp_path):
     source = (
         "# Q\n\n**Answer.** It costs +3.0% in block 2.\n\n**Doubt it because**\n- 0.41 too.\n\n"

@@ -3,7 +3,9 @@
 A small repository of its own with one quick notebook stands in for the real one.
 """
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +16,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from lib import cli
+from lib.errors import InputError
+
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = "words and more words.\n\n" * 2_000
 CELLS = """profile = "study"
@@ -21,7 +26,9 @@ model = None
 corpus = None
 seed = 42
 ###
+import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -196,5 +203,204 @@ def test_a_place_that_cannot_be_written_is_told_at_once(repository, what):
         (runs / f"smoke-{label(str(repository / 'a' / 'my text.txt'))}").write_text("")
     process = started(repository)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode == 1 and "cannot be made" in said, said
+    assert process.returncode == 1 and "cannot be made or written" in said, said
     assert len(said.strip().splitlines()) == 1
+
+
+def refused(repository: Path, **settings) -> str:
+    """What a command says that must not succeed: one line."""
+    process = started(repository, **settings)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, said
+    return said
+
+
+def test_the_time_of_a_file_decides_nothing(repository):
+    """Neither one in the future (another server's clock) nor an older one (cp -p, rsync, mv)."""
+    run(repository)
+    made = report(repository).stat().st_mtime_ns
+    names = ("lib/errors.py", "a/my text.txt", "notebooks/01_mini.ipynb")
+    for when in (time.time() + 86_400, 1e9):
+        for name in names:
+            os.utime(repository / name, (when, when))
+        run(repository)
+        assert report(repository).stat().st_mtime_ns == made
+    for name in names:
+        path = repository / name
+        path.write_text(path.read_text() + "\n" * 3)
+        os.utime(path, (1e9, 1e9))
+        run(repository)
+        made, before = report(repository).stat().st_mtime_ns, made
+        assert made > before
+
+
+@pytest.mark.slow
+def test_what_is_edited_while_its_report_runs_is_made_again(repository):
+    process = started(repository, SLOW="4")
+    wait_for(repository, "started")
+    (repository / "a" / "my text.txt").write_text("other words. " * 1_000)
+    process.communicate(timeout=120)
+    run(repository)
+    assert str(len("other words. " * 1_000)) in report(repository).read_text()
+
+
+def test_a_pipe_that_is_closed_costs_no_report(repository):
+    """make report | head"""
+    process = started(repository)
+    process.stdout.close()
+    assert process.wait(timeout=120) == 0 and report(repository).exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
+def test_a_window_that_is_closed_ends_nothing(repository):
+    process = started(repository, SLOW="4")
+    wait_for(repository, "started")
+    os.kill(process.pid, signal.SIGHUP)
+    os.kill(process.pid, signal.SIGTERM)  # as Linux sends it when `make` has ended with its window
+    assert process.wait(timeout=120) == 0 and report(repository).exists()
+
+
+def test_two_commands_at_once_do_what_each_was_asked_for(repository):
+    """Another one's settings were read; two wrote into one folder."""
+    shutil.copy(repository / "notebooks/01_mini.ipynb", repository / "notebooks/02_more.ipynb")
+    first = started(repository, SLOW="6", SEED="1,2")
+    wait_for(repository, "started")
+    said = refused(repository, SEED="2")
+    assert "another run is writing" in said and "seed2" in said
+    run(repository, SEED="3", N="02")
+    assert first.wait(timeout=120) == 0
+    made = {f"{p.parent.name[-5:]}/{p.name}" for p in repository.glob("runs/*/0*.ipynb")}
+    assert made == {"seed1/01_mini.ipynb", "seed2/01_mini.ipynb", "seed3/02_more.ipynb"}
+
+
+FAILURES = {
+    "an error": ("raise ValueError('a\\nb')", "ValueError: a b; "),
+    "no memory": ("raise MemoryError", "had no memory"),
+    "killed": ("os.kill(os.getpid(), 9)", "kernel was killed"),
+    "ours": (
+        "from lib.errors import InputError\nraise InputError('one thing: do this.')",
+        "one thing: do this.",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_failure_ends_in_a_sentence_and_leaves_what_was_executed(repository, what):
+    code, why = FAILURES[what]
+    path = repository / "notebooks" / "01_mini.ipynb"
+    notebook = nbformat.read(path, 4)
+    notebook.cells.append(nbformat.v4.new_code_cell(code))
+    nbformat.write(notebook, path)
+    said = refused(repository).splitlines()
+    assert len(said) <= 4 and why in said[-1] and "01_mini" in said[-1]
+    [left] = repository.glob("runs/*/01_mini.failed.ipynb")
+    assert "The answer" in left.read_text() and not list(repository.glob("runs/*/.*part*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number, why", [(9, "its process was killed"), (15, "it was stopped")])
+def test_a_report_that_is_killed_is_told(repository, number, why):
+    path = repository / "notebooks" / "01_mini.ipynb"
+    notebook = nbformat.read(path, 4)
+    code = "if not os.path.exists('killed'):\n    open('killed', 'w').close()"
+    notebook.cells.append(nbformat.v4.new_code_cell(f"{code}\n    os.kill(os.getppid(), {number})"))
+    nbformat.write(notebook, path)
+    said = refused(repository).splitlines()
+    assert why in said[-1] and "01_mini" in said[-1] and len(said) <= 4
+    run(repository)  # the same command goes on
+    assert report(repository).exists() and not list(repository.glob("runs/*/.*part*"))
+
+
+NAMED = {
+    "N=01-3000000": "no list of notebooks",
+    "N=1-": "no list of notebooks",
+    "N=07": "unknown notebook",
+    "SEED=-1": "no whole number",
+    "JOBS=0": "no number of jobs",
+    "PROFILE=labtop": "did you mean 'laptop'",
+}
+
+
+@pytest.mark.parametrize("settings", NAMED)
+def test_a_setting_that_names_nothing_is_refused_at_once(repository, settings):
+    began = time.time()
+    said = refused(repository, **dict(part.split("=") for part in settings.split()))
+    assert NAMED[settings] in said and len(said.splitlines()) == 1 and time.time() - began < 10
+
+
+def test_a_range_may_have_gaps_and_a_seed_is_a_number():
+    assert cli.notebooks("20-28")[-1].startswith("28") and len(cli.notebooks("23-25")) == 2
+    assert cli.notebooks("01", "whipp") == cli.notebooks("1")
+    with pytest.raises(InputError, match="notebook 08 is not of PAPER=whipp"):
+        cli.notebooks("08", "whipp")
+    assert len(cli.plan({"seed": "042,42", "number": "01"})) == 1
+    assert len(cli.plan({"seed": "7,42", "number": "01"})) == 2
+
+
+@pytest.mark.slow
+def test_a_relative_text_is_the_readers_own(repository, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "a").mkdir()
+    (elsewhere / "a" / "my text.txt").write_text("x" * 321)
+    config = {"number": "01", "profile": "smoke", "corpus": "a/my text.txt"}
+    (elsewhere / "settings.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "snakemake", "-s", str(repository / "Snakefile")]
+    command += ["--cores", "1", "--configfile", "settings.json"]
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "There are 321 characters" in report(repository).read_text()
+
+
+REFUSED = {
+    "render": ["PROFILE=smoke", "CORPUS=king-james", "SEED=1", "MODEL=tiny-gpt2,tiny-neox"],
+    "train": ["SEED=1", "MODEL=tiny-gpt2,tiny-neox"],
+    "check-measured": ["PROFILE=smoke", "MODEL=tiny-gpt2", "SEED=1"],
+}
+
+
+@pytest.mark.parametrize("command, setting", [(c, s) for c, some in REFUSED.items() for s in some])
+def test_a_command_refuses_what_it_does_not_read(monkeypatch, command, setting):
+    name, value = setting.split("=")
+    for other in (*map(str.upper, cli.SETTINGS), "N"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["cli", command])
+    for name in cli.NOT_READ:
+        monkeypatch.setattr(cli, name.replace("-", "_"), lambda _: None, raising=False)
+    with pytest.raises(InputError, match=r"does not read|takes one model"):
+        cli.main()
+
+
+def test_words_that_are_saved_while_a_page_is_rendered_stay(tmp_path, monkeypatch):
+    """And what was rendered is kept beside them."""
+    page = tmp_path / "notebooks" / "06_swapping_and_healing.ipynb"
+    page.parent.mkdir()
+    shutil.copy(ROOT / "notebooks" / page.name, page)
+    monkeypatch.setattr(cli, "NOTEBOOKS", page.parent)
+
+    def execute(source, target, _):
+        shutil.copy(source, target)
+        page.write_text(page.read_text().replace("One affine map", "My own words"))
+
+    monkeypatch.setattr(cli, "execute", execute)
+    with pytest.raises(InputError, match="was saved while it was rendered"):
+        cli._render_one(page.stem, tmp_path, {})
+    assert "My own words" in page.read_text() and (tmp_path / page.name).exists()
+    monkeypatch.setattr(cli, "execute", lambda source, target, _: shutil.copy(source, target))
+    cli._render_one(page.stem, tmp_path, {})
+    assert "My own words" in page.read_text() and not list(tmp_path.glob(".*part*"))
+
+
+@pytest.mark.slow
+def test_a_report_reads_nothing_from_the_network(repository):
+    path = repository / "notebooks" / "01_mini.ipynb"
+    notebook = nbformat.read(path, 4)
+    notebook.cells[
+        0
+    ].source += "\n\nWith $R^2 = 1 - x_{i}$, `a $b$ c` and\n\n$$ y = \\frac{a}{b} $$"
+    nbformat.write(notebook, path)
+    run(repository)
+    page = report(repository).with_suffix(".html").read_text()
+    assert page.count("<math") == 2 and "a $b$ c" in page
+    assert not re.search(r"(?:src|href)=.(?:https?:)?//(?!www\.w3)", page.split("<body")[0])

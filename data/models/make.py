@@ -18,10 +18,10 @@ import pandas as pd
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from lib.files import whole
 from lib.linear.regression import fit_maps, score
 from lib.models.trial import as_subject
 from lib.report import start
+from lib.store import atomic_write
 from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows
 from lib.training.loop import Recipe, train, train_tokenizer
@@ -107,7 +107,7 @@ def make_fixture(name: str) -> None:
         model.requires_grad_(True)
 
     losses = train(model, data, Recipe(seed=int(seed)), look=look, at=LOOK)
-    with whole(HERE / name) as part:
+    with atomic_write(HERE / name) as part:
         model.half().save_pretrained(part)
         tokenizer.save_pretrained(part)
         pd.DataFrame(profile).to_csv(part / "profile.csv", index=False)
@@ -124,7 +124,7 @@ def keep_decoders() -> None:
     cosine = taper(lab.n_layers, lab.d_ff, 1.5, 0.5, "cosine", 2)
     for name, widths in {"uniform": lab.uniform, "cosine": cosine}.items():
         model = lab.model(widths, seed=0, passes=1)
-        with whole(HERE / "decoders" / name) as part:
+        with atomic_write(HERE / "decoders" / name) as part:
             model.half().save_pretrained(part)
             lab.tokenizer.save_pretrained(part)
 

@@ -7,7 +7,7 @@ keyed by its input token and the last one of a window has no need; nor has a sta
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +20,12 @@ from torch import nn
 from tqdm import tqdm
 
 from lib import keys
-from lib.cache import cached
 from lib.errors import InputError, unknown
 from lib.hooks import capture, for_windows
-from lib.kept import kept
 from lib.keys import seal, words_of
 from lib.linear.affine import AffineMap, Handle
 from lib.models.blocks import Subject
+from lib.store import cached, kept
 from lib.swap.sweep import token_sweep
 from lib.text.windows import Windows
 
@@ -255,7 +254,7 @@ def fit_loss_gate(
     return _from_standardized(layers, scale, relu=True)
 
 
-@cached("gates", 1, subject="model", windows="text", maps="maps", kinds="kinds", seed="seed")
+@cached("gates", 1)
 def fit_gates(
     subject: Subject,
     windows: Windows,
@@ -291,10 +290,12 @@ def best_of_four(
 ) -> dict[int, Handle]:
     """{block: gate}: the best of KINDS for each map (§3.4), trained on `text.train` and chosen on
     `text.choose`, when it is first used."""
-    gates = cache(lambda: _best_of_four(subject, text, maps))
+    gates = keys.later(
+        lambda: _best_of_four(subject, text, maps), model=subject, texts=text, maps=maps
+    )
 
     def of_block(b: int) -> Gate:
-        _, gate = gates()[b]
+        _, gate = gates(lambda of: of[b])
         return gate
 
     how = f"gate for {{}}; the best of four, {fit_gates.version}, of {subject.provenance} on "
@@ -321,7 +322,7 @@ def kinds_of(subject: Subject, text: GateText, maps: Mapping[int, AffineMap]) ->
     return _kinds_of(subject, text, keys.InPlaces(maps))
 
 
-@kept("kinds of gates", 1, subject="model", text="texts", maps="maps")
+@kept("kinds of gates", 1, text="texts")
 def _kinds_of(subject: Subject, text: GateText, maps: keys.InPlaces) -> pd.DataFrame:
     """`kinds_of` itself."""
     rows = []

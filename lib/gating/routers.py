@@ -6,7 +6,7 @@ A score is any module with a method `score`, x [.., position, d] -> [.., positio
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from torch import nn
 from tqdm import tqdm
 
 from lib import hooks, keys
-from lib.cache import cached, sealed
 from lib.errors import unknown
 from lib.gating.gates import Gate, loss_increases
 from lib.gating.tokens import smoothed_token_mean
 from lib.linear.affine import AffineMap, Handle, made
 from lib.models.blocks import Subject
+from lib.store import cached, sealed
 from lib.text.windows import Windows
 
 RIDGES = tuple(np.logspace(0, 5, 6))
@@ -50,7 +50,7 @@ def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMa
     return errors
 
 
-@cached("errors of maps", 3, subject="model", windows="text", maps="maps")
+@cached("errors of maps", 3)
 def _learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
     """`learn_errors` itself."""
     inputs: list[list[np.ndarray]] = [[] for _ in maps]
@@ -158,11 +158,14 @@ def learned_errors(
     """{block: scores from x}: minus the log squared error of the block's map, by ridge regression
     on these windows (see `learn_errors`); fitted when first used."""
     said = said_of(f"{_learn_errors.version} of {{}}", subject, windows)
-    routers = cache(lambda: learn_errors(subject, windows, maps).routers)
-    return {
-        b: Handle(for_map(said, maps[b]), partial(lambda k: routers()[k], k))
-        for k, b in enumerate(maps)
-    }
+    routers = keys.later(
+        lambda: learn_errors(subject, windows, maps).routers, model=subject, text=windows, maps=maps
+    )
+
+    def of_map(k: int) -> Gate:
+        return routers(lambda of: of[k])
+
+    return {b: Handle(for_map(said, maps[b]), partial(of_map, k)) for k, b in enumerate(maps)}
 
 
 def by_token(
@@ -179,7 +182,6 @@ def by_token(
     tokens = windows.tokens.numpy()[:, subject.n_start :]
     size = int(max(windows.tokens.max(), test.tokens.max())) + 1
 
-    @cache
     def tables() -> dict[int, np.ndarray]:
         """{block: [vocabulary]}"""
         if mean_of == "loss increase":
@@ -195,8 +197,17 @@ def by_token(
     said = said_of(f"the input token's mean {mean_of} of {{}}", subject, windows)
     said = said and f"{said}, for {test.provenance}"
 
+    # The scores themselves are looked up later too, so the text that they are for is an input.
+    scores = keys.later(
+        lambda: {b: Told(-mean[test.tokens.numpy()]) for b, mean in tables().items()},
+        model=subject,
+        text=windows,
+        maps=maps,
+        **{"test text": test},
+    )
+
     def of_block(b: int) -> Told:
-        return Told(-tables()[b][test.tokens.numpy()])
+        return scores(lambda of: of[b])
 
     return {b: Handle(for_map(said, maps[b]), partial(of_block, b)) for b in maps}
 

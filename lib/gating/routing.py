@@ -4,7 +4,7 @@ model costs and saves (Balogh §3.4, §4.5; shares by block and the refit are ou
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,16 +14,15 @@ from torch import nn
 from tqdm import tqdm
 
 from lib import hooks, keys
-from lib.cache import cached
 from lib.gating.gates import GateText, Routed, check_share
 from lib.gating.routers import Errors, for_map, learn_errors, learned_errors, said_of
 from lib.gating.sparse import SparseFFN
 from lib.hooks import advance, block_pass, capture_residual, for_windows, get_block, slices
-from lib.kept import kept
 from lib.linear.affine import AffineMap, Handle, made
 from lib.linear.moments import Moments
 from lib.models.blocks import Subject
 from lib.stats import sums
+from lib.store import cached, kept
 from lib.swap import sweep as single
 from lib.swap.losses import Losses, of_tables
 from lib.text.windows import Windows
@@ -107,7 +106,6 @@ def cheapest(
     how = f"{{}} where the error learned is least, {share!r} of all blocks, shares by costs on "
     said = said_of(how + text.choose.provenance, subject, text.train)
 
-    @cache
     def modules() -> dict[int, Routed]:
         errors = learn_errors(subject, text.train, maps)
         alone = single.sweep(subject, text.choose, {(b, "map"): maps[b] for b in maps})
@@ -120,14 +118,20 @@ def cheapest(
             for b, of_block in zip(maps, shares)
         }
 
-    return {b: Handle(for_map(said, maps[b]), partial(lambda b: modules()[b], b)) for b in maps}
+    routed_ffns = keys.later(modules, model=subject, texts=text, maps=maps)
+
+    def of_block(b: int) -> Routed:
+        router = routed_ffns(lambda of: of[b].router)
+        return Routed(subject.blocks[b].original, maps[b], router)
+
+    return {b: Handle(for_map(said, maps[b]), partial(of_block, b)) for b in maps}
 
 
 def sweep(
     subject: Subject, windows: Windows, models: Mapping[str, Mapping[int, nn.Module]]
 ) -> Losses:
     """Losses by document of the model as it is and with all modules of each entry of `models`
-    ({name: {block: module}}) in their FFNs' places at once; each is kept (lib.kept).
+    ({name: {block: module}}) in their FFNs' places at once; each is kept (lib.store).
 
     `Losses.shares` says by name: affine, the share of all FFN evaluations (a block at a position)
     that a map took; saved, the share of the multiplications of all FFNs that were left out.
@@ -145,7 +149,7 @@ def sweep(
     return replace(of_tables(unchanged, tables), shares=pd.DataFrame(shares).T)
 
 
-@kept("losses of routed models", 1, subject="model", windows="text", modules="in the FFNs' places")
+@kept("losses of routed models", 1, modules="in the FFNs' places")
 @torch.no_grad()
 def document_losses(subject: Subject, windows: Windows, modules: keys.InPlaces) -> pd.DataFrame:
     """Losses with `modules` in several FFNs' places: document, sum (nats), predictions, affine and
@@ -216,10 +220,15 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
     """
     together = keys.InPlaces(modules).provenance
     said = together and f"refitted in order of depth on {windows.provenance}: {together}"
-    found = cache(lambda: _refit(subject, windows, keys.InPlaces(modules)))
+    maps = keys.later(
+        lambda: _refit(subject, windows, keys.InPlaces(modules)),
+        model=subject,
+        text=windows,
+        routed=keys.InPlaces(modules),
+    )
 
     def with_new_map(b: int) -> Routed:
-        return _with_map(made(modules[b]), found()[b].to(subject.device))
+        return _with_map(made(modules[b]), maps(lambda of: of[b]).to(subject.device))
 
     return {
         b: Handle(said and f"FFN of block {b} routed, {said}", partial(with_new_map, b))
@@ -227,7 +236,7 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
     }
 
 
-@cached("refitted maps", 3, subject="model", windows="text", modules="routed")
+@cached("refitted maps", 3, modules="routed")
 @torch.no_grad()
 def _refit(
     subject: Subject, windows: Windows, modules: Mapping[int, Routed]

@@ -8,7 +8,7 @@ by block and matrix.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +16,12 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import forward
-from lib.keys import seal
+from lib.keys import later, seal
 from lib.linear.affine import Handle
 from lib.models.blocks import Block, Subject
+from lib.store import cached
 from lib.text.windows import Windows
 
 EVERY = 32
@@ -62,7 +62,7 @@ def _shape(matrix: nn.Module) -> tuple[int, int]:
     return shape if isinstance(matrix, Conv1D) else shape[::-1]
 
 
-@cached("magnitudes", 2, subject="model", windows="text", levels="levels")
+@cached("magnitudes", 2)
 def magnitudes(subject: Subject, windows: Windows, levels: tuple[float, ...]) -> dict:
     """Quantiles at `levels` of the magnitudes in each block's FFN, {name: [blocks, levels]}:
     "input", "hidden" (what the writer reads) and "gate" (the activation's output)."""
@@ -196,12 +196,13 @@ def _thinned(
     if not 0 <= share <= 1:
         raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
     levels = tuple(level_of.values())
-    quantiles = cache(lambda: magnitudes(subject, windows, levels))
+    quantiles = later(lambda: magnitudes(subject, windows, levels), model=subject, text=windows)
 
     def thinned(block: Block) -> SparseFFN:
         cuts = {}
+        of_all = quantiles(lambda of: of)
         for k, (name, level) in enumerate(level_of.items()):
-            cuts[name] = float(quantiles()[name][block.index, k]) if level > 0 else 0.0
+            cuts[name] = float(of_all[name][block.index, k]) if level > 0 else 0.0
         return SparseFFN(block.original, block.d_model, cuts)
 
     words = subject.provenance and f"{how}, share {share!r} by {windows.provenance}"

@@ -10,11 +10,11 @@ import torch
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import nn
 
-from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import capture_residual, get_block, record
 from lib.models.blocks import Subject
 from lib.models.trial import trial_tokens
+from lib.store import cached
 from lib.text.windows import Windows
 
 KINDS = ("punctuation", "number", "function word", "subword", "content word")
@@ -134,10 +134,14 @@ def _through(
 ) -> torch.Tensor:
     """What `part` of the stream becomes in x = norm(stream), the norm's statistics held fixed. What
     the norm does is seen by what it makes of other streams: of zeros, its shift; of twice the
-    stream, the same; of the stream and a constant, whether it takes the mean away."""
+    stream, the same but for one number a position (of a small stream more, by the norm's epsilon);
+    of the stream and a constant, whether it takes the mean away."""
     shift = norm.forward(torch.zeros_like(stream))  # the hooks on it are for the model's own pass
-    twice = norm.forward(2 * stream)
-    if not torch.allclose(twice, x, rtol=1e-2, atol=1e-2 * float(x.std())):
+    once, twice = x - shift, norm.forward(2 * stream) - shift
+    size = once.square().sum(-1, keepdim=True)
+    ratio = (twice * once).sum(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
+    mixes = any(p.dim() > 1 for p in norm.parameters())  # features, as a linear layer does
+    if mixes or not torch.allclose(twice, ratio * once, rtol=1e-2, atol=1e-2 * float(x.std())):
         raise InputError(
             f"{type(norm).__name__} does not scale each position of the stream by one number, so "
             "token and context cannot be separated: choose another model."
@@ -265,7 +269,7 @@ def features_of_author(subject: Subject, windows: Windows, counts: np.ndarray) -
     return np.stack([columns[name].astype(float) for name in FEATURES_OF_AUTHOR], -1)
 
 
-@cached("entropy and loss", 1, subject="model", windows="text")
+@cached("entropy and loss", 1)
 @torch.no_grad()
 def _predictions(subject: Subject, windows: Windows) -> dict:
     """Entropy of the next-token distribution [n, seq_len] and loss of each next token, nats."""

@@ -4,6 +4,7 @@ A map is a frozen module: called on x it gives ŷ, and `massive(x)` says on whic
 the FFN to stay. Swapped into a model (lib.hooks.swap), the FFN computes those positions.
 """
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -68,6 +69,21 @@ class Handle(nn.Module):
         super().__init__()
         self.__dict__.update(_said=words, _make=make)
 
+    @classmethod
+    def of(cls, module: nn.Module) -> "Handle":
+        """A handle of what is made already."""
+        handle = cls(words_of(module), lambda: module)
+        handle._modules["made"] = module
+        return handle
+
+    def __deepcopy__(self, memo: dict) -> "Handle":
+        if "made" in self._modules:
+            return Handle.of(copy.deepcopy(self.module, memo))
+        return Handle(self._said, self._make)  # which makes one of its own
+
+    def __reduce__(self) -> tuple:
+        return Handle.of, (self.module,)
+
     @property
     def provenance(self) -> str | None:
         """Its words, as long as it is what they say."""
@@ -93,9 +109,27 @@ class Handle(nn.Module):
                 raise
             return getattr(self.module, name)
 
+    def __setattr__(self, name: str, value) -> None:
+        """What is set is set on the module; the mode (train, eval) on both."""
+        if not name.startswith("_") and name != "training":
+            return setattr(self.module, name, value)
+        super().__setattr__(name, value)
+
+    # Whoever asks for what is in it, to move, read or change it, has it made.
+
     def _apply(self, *args, **kwargs) -> "Handle":
-        _ = self.module  # moved to a device before it is made, it would be made on another
+        _ = self.module
         return super()._apply(*args, **kwargs)
+
+    def _named_members(self, *args, **kwargs):
+        _ = self.module
+        return super()._named_members(*args, **kwargs)
+
+    def state_dict(self, *args, **kwargs):
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        return self.module.load_state_dict(*args, **kwargs)
 
 
 def made(module: nn.Module) -> nn.Module:
@@ -113,6 +147,21 @@ def precision_of(rows: torch.Tensor) -> float:
     return torch.finfo(rows.dtype if rows.is_floating_point() else torch.float64).eps
 
 
+def spread_of(variance: torch.Tensor, mean: torch.Tensor, precision: float) -> torch.Tensor:
+    """The standard deviation of each feature [d], infinite for one that varies by rounding alone:
+    over it such a feature is 0."""
+    rounding = (ROUNDING * precision) ** 2 * (variance + mean.square())
+    return torch.where(variance > rounding, variance.sqrt(), torch.inf)
+
+
+def least_norm(weight: torch.Tensor, unseen: torch.Tensor) -> torch.Tensor:
+    """The weight [d_in, d_out] without its parts along directions [d_in, k] in which no row varies,
+    as a pseudo-inverse has it."""
+    u, s, _ = torch.linalg.svd(unseen, full_matrices=False)
+    u = u[:, s > 1e-10 * s.max()] if s.any() else u[:, :0]
+    return weight - u @ (u.T @ weight)
+
+
 def constant(value: torch.Tensor, words: str | None = None) -> AffineMap:
     """The map that always gives `value` [d], zero ablation or mean ablation, and what it is called
     in keys."""
@@ -122,21 +171,28 @@ def constant(value: torch.Tensor, words: str | None = None) -> AffineMap:
 def svd_ridge(x: torch.Tensor, y: torch.Tensor, ridge: float = 0.01) -> AffineMap:
     """Ridge regression of rows y [n, d_out] on x [n, d_in] by SVD, to the letter of Balogh Eq. 3-4.
 
-    W = V diag(s/(s²+λ)) Uᵀ Y_c and b = ȳ - x̄W. With ridge 0 the pseudo-inverse cut-off applies.
-    Raises InputError for a ridge that is negative or no number.
+    W = V diag(s/(s²+λ)) Uᵀ Y_c and b = ȳ - x̄W. With ridge 0 it is the pseudo-inverse of the
+    features in units of their own spread. Raises InputError for a ridge that is negative or no
+    number.
     """
     if not ridge >= 0:
         raise InputError(f"a ridge of {ridge} is not possible: give a number from 0 up.")
-    rounding = ROUNDING * precision_of(x)
+    precision = precision_of(x)
     x, y = x.double(), y.double()
-    if x.dim() != 2 or len(x) != len(y) or not torch.isfinite(x.sum() + y.sum()):
+    if x.dim() != 2 or len(x) != len(y) or not len(x) or not torch.isfinite(x.sum() + y.sum()):
         raise InputError(
             f"x {tuple(x.shape)} and y {tuple(y.shape)} are no rows of finite numbers, one of each "
             "a position: give [n, d_in] and [n, d_out]."
         )
-    u, s, vh = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    centred, scale = x - x.mean(0), torch.ones_like(x[0])
+    if ridge == 0:
+        scale = spread_of(centred.square().mean(0), x.mean(0), precision)
+    u, s, vh = torch.linalg.svd(centred / scale, full_matrices=len(x) < x.shape[1])
     # Directions that vary by rounding alone, that of the rows or of the SVD, get no weight.
-    keep = s > max(rounding, torch.finfo(s.dtype).eps * max(x.shape)) * s[0]
-    filtered = torch.where(keep, s / (s**2 + ridge), 0.0)
-    weight = vh.T @ (filtered[:, None] * (u.T @ (y - y.mean(0))))  # Balogh Eq. 3
+    rounding = max(ROUNDING * precision, torch.finfo(s.dtype).eps * max(x.shape))
+    r = int((s > rounding * s[0]).sum())
+    filtered = s[:r] / (s[:r] ** 2 + ridge)
+    weight = vh[:r].T @ (filtered[:, None] * (u[:, :r].T @ (y - y.mean(0))))  # Balogh Eq. 3
+    if ridge == 0:
+        weight = least_norm(weight / scale[:, None], vh[r:].T / scale[:, None])
     return AffineMap(weight, y.mean(0) - x.mean(0) @ weight)  # Balogh Eq. 4

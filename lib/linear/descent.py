@@ -11,14 +11,13 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import Rows
-from lib.kept import kept
 from lib.linear.affine import ROUNDING, AffineMap, precision_of
 from lib.linear.moments import Moments
 from lib.linear.products import PolyLinear
 from lib.stats import sums
+from lib.store import cached, kept
 
 BATCH = 256
 CHECKS = 20
@@ -42,18 +41,7 @@ class Descent:
     """the trained map; None for a poly"""
 
 
-@cached(
-    "trained layer",
-    2,
-    rows="rows",
-    block="block",
-    optimizer="optimizer",
-    rate="rate",
-    steps="steps",
-    seed="seed",
-    kind="kind",
-    whiten="whitened",
-)
+@cached("trained layer", 2, whiten="whitened")
 @torch.enable_grad()
 def descend(
     rows: Rows,
@@ -107,7 +95,7 @@ def descend(
     return Descent(rate, np.array(marks), np.array(held_out), np.stack(error), trained)
 
 
-@cached("closed form beside trained layers", 1, rows="rows", block="block")
+@cached("closed form beside trained layers", 1)
 def closed_form(rows: Rows, block: int) -> Descent:
     """Exact least squares on the rows that `descend` trains on, in the form of its result."""
     x, y, x_test, y_test = rows[block]
@@ -119,18 +107,7 @@ def closed_form(rows: Rows, block: int) -> Descent:
     return Descent(np.nan, np.array([0]), held_out.numpy()[None], error[None], affine)
 
 
-@kept(
-    "errors of trained layers",
-    1,
-    rows="rows",
-    block="block",
-    optimizer="optimizer",
-    rates="rates",
-    steps="steps",
-    seed="seed",
-    kind="kind",
-    whiten="whitened",
-)
+@kept("errors of trained layers", 1, whiten="whitened")
 def trained_errors(
     rows: Rows,
     block: int,

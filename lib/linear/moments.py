@@ -11,11 +11,11 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import forward
-from lib.linear.affine import ROUNDING, AffineMap, precision_of
+from lib.linear.affine import ROUNDING, AffineMap, least_norm, precision_of, spread_of
 from lib.models.blocks import Subject
+from lib.store import cached
 from lib.text.windows import Windows
 
 HEAVY = 8.0  # rows whose output norm exceeds so many medians of their batch are kept as they are
@@ -42,6 +42,8 @@ class Moments:
     @classmethod
     def of(cls, x: torch.Tensor, y: torch.Tensor) -> "Moments":
         """Moments of rows x [n, d_in], y [n, d_out]."""
+        if not len(x):
+            raise InputError("no rows have no moments: give more text, or fewer conditions on it.")
         precision = precision_of(x)
         x, y = x.double(), y.double()
         mean_x, mean_y = x.mean(0), y.mean(0)
@@ -79,23 +81,35 @@ class Moments:
         more than rounding: above the cut-off of a Hermitian pseudo-inverse, eps · d · e_max, and
         above what the precision of the rows makes of a constant direction. (LayerNorm makes one
         direction of its output constant, so such directions are the rule in GPT-2 and Pythia.)"""
+        e, v, _ = self._directions(torch.ones_like(self.mean_x))
+        return e, v
+
+    def _directions(self, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """`eigen` of the features over their `scale` [d_in], and the other eigenvectors."""
         if not torch.isfinite(self.sxx).all():
             raise InputError(
                 f"the {self.n} rows hold values that are no numbers or too large: leave these out."
             )
-        e, v = torch.linalg.eigh(self.sxx)
+        e, v = torch.linalg.eigh(self.sxx / scale / scale[:, None])
         of_rows = (ROUNDING * self.precision) ** 2  # of a variance
         keep = e > max(of_rows, torch.finfo(e.dtype).eps * len(e)) * e[-1]
-        return e[keep], v[:, keep]
+        return e[keep], v[:, keep], v[:, ~keep]
 
     def fit(self, ridge: float = 0.0) -> AffineMap:
         """The map V (e+λ)⁻¹ Vᵀ Sxy, which is svd_ridge by way of the moments; ridge 0 is exact
-        least squares, Whipp's ceiling (§3.2). Raises InputError for a ridge that is
+        least squares, Whipp's ceiling (§3.2), with every feature in its own spread, for it does not
+        depend on units and its cut-off should not either. Raises InputError for a ridge that is
         negative or no number."""
         if not ridge >= 0:
             raise InputError(f"a ridge of {ridge} is not possible: give a number from 0 up.")
-        e, v = self.eigen
-        weight = v @ ((v.T @ self.sxy) / (e + ridge)[:, None])
+        if ridge:
+            e, v = self.eigen
+            weight = v @ ((v.T @ self.sxy) / (e + ridge)[:, None])
+        else:
+            scale = spread_of(self.sxx.diagonal() / self.n, self.mean_x, self.precision)
+            e, v, unseen = self._directions(scale)
+            v, unseen = v / scale[:, None], unseen / scale[:, None]
+            weight = least_norm(v @ ((v.T @ self.sxy) / e[:, None]), unseen)
         return AffineMap(weight, self.mean_y - self.mean_x @ weight)
 
     def error(self, affine: AffineMap) -> torch.Tensor:
@@ -167,7 +181,7 @@ class _SampleBuilder:
         return BlockSample(self.moments, norm, heavy, x, y)
 
 
-@cached("moments of FFNs", 1, subject="model", windows="text")
+@cached("moments of FFNs", 1)
 def collect(subject: Subject, windows: Windows) -> list[BlockSample]:
     """A sample of every FFN on `windows`, in one pass."""
     builders = [_SampleBuilder() for _ in subject.blocks]

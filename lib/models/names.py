@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import InputError, unknown
-from lib.files import DATA
 from lib.models.assets import EMBEDDED
+from lib.store import DATA
 
 # What several notebooks share; what one alone uses stands below its parameters, as run.pick(...).
 PROFILES: dict[str, dict[str, Any]] = {
@@ -34,6 +34,11 @@ PROFILES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 COMMITTED = ("smollm2-135m", "gemma-3-270m")
 """models whose runs are committed: the first one's pages, the others' tables beside them"""
+MODEL_NOTES = {
+    "smollm2-135m": "smollm2-135m (SmolLM2-135M-Instruct, read from a 4-bit file)",
+    "gemma-3-270m": "gemma-3-270m (base model, read from a 4-bit file; every window begins with "
+    "its start token, which is neither fitted nor scored)",
+}
 TINY = DATA / "models"
 RANDOM = ":random"
 PRESETS = {

@@ -9,19 +9,18 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.cache import cached
-from lib.kept import kept
 from lib.linear.affine import AffineMap
 from lib.linear.regression import AffineFit
 from lib.models.blocks import Subject
 from lib.stats import sums
+from lib.store import cached, kept
 from lib.swap.sweep import (
     check_predictions,
 )
 from lib.text.windows import Windows
 
 
-@cached("expected costs", 1, subject="model", windows="text", maps="maps")
+@cached("expected costs", 1)
 def expected_added_loss(
     subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
 ) -> np.ndarray:
@@ -49,7 +48,7 @@ def expected_added_loss(
     return terms
 
 
-@kept("predicted costs", 1, subject="model", windows="text", fit="maps")
+@kept("predicted costs", 1, fit="maps")
 def predicted_cost_terms(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
     """The two terms of `expected_added_loss` for each map of a fit, summed by document: block,
     document, first, second (nats), predictions."""

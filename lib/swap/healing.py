@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import capture_residual, get_block, resume, swap
-from lib.keys import seal, words_of
+from lib.keys import later, seal, words_of
 from lib.linear.affine import AffineMap, Handle, MassiveKeptMap
 from lib.models.blocks import Subject
+from lib.store import cached
 from lib.text.windows import Windows
 
 
@@ -44,6 +44,7 @@ def heal(
     streams: dict = {}  # filled only if something is not in the cache
 
     def healed(block: int, module: nn.Module, words: str | None) -> nn.Module:
+        """`module` of a block, healed; `words` it had when it was asked for."""
         layer = seal(trainable(module), words)
         given = (subject, windows, block, layer, steps, lr, batch, seed)
         layer.load_state_dict(_heal(*given, streams=streams, blocks=blocks))
@@ -55,7 +56,9 @@ def heal(
     for key, module in modules.items():
         words = words_of(module)
         said = words and f"{words}; {how}"
-        handles[key] = Handle(said, partial(healed, key[0], module, words))
+        heal_it = partial(healed, key[0], module, words)
+        ready = later(heal_it, model=subject, text=windows, layer=module)
+        handles[key] = Handle(said, partial(ready, lambda layer: layer))
     return handles
 
 
@@ -72,19 +75,7 @@ def trainable(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).requires_grad_(True)
 
 
-@cached(
-    "healed layer",
-    2,
-    subject="model",
-    windows="text",
-    block="block",
-    layer="layer",
-    steps="steps",
-    lr="rate",
-    batch="windows a step",
-    seed="seed",
-    helpers=("streams", "blocks"),
-)
+@cached("healed layer", 2, lr="rate", batch="windows a step", helpers=("streams", "blocks"))
 @torch.enable_grad()
 def _heal(
     subject: Subject,

@@ -15,12 +15,11 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from lib.cache import cached
 from lib.hooks import block_pass, capture_residual, get_block, resume, slices, swap
-from lib.kept import announce, kept
 from lib.linear.affine import constant
 from lib.models.blocks import Subject
 from lib.stats import sums
+from lib.store import announce, cached, kept
 from lib.swap.losses import Losses, of_tables
 from lib.swap.sweep import Streams, batch_size, document_losses, token_losses
 from lib.text.windows import Windows
@@ -60,17 +59,10 @@ def _streams(
         stream = leaving
 
 
-@kept(
-    "cosines of updates",
-    1,
-    subject="model",
-    windows="text",
-    seed="order of the other tokens",
-    skip="first positions left out",
-)
+@kept("cosines of updates", 1, seed="order of the other tokens", skip="first positions left out")
 def cosines(subject: Subject, windows: Windows, seed: int = 42, skip: int = 0) -> pd.DataFrame:
     """Cosines of what each block adds, summed by document: block, document, positions, and for each
-    of PAIRS the sum and the sum of squares; norm_ratio, the sum of |added| / |h|. `skip`: so many
+    of PAIRS the sum and the sum of squares; norm_ratio, the sum of ‖added‖ / ‖h‖. `skip`: so many
     positions at the start of each window are left out, where massive activations are."""
     rows = []
     order = torch.Generator().manual_seed(seed)
@@ -104,7 +96,7 @@ def _summed(values: torch.Tensor, windows: Windows) -> np.ndarray:
     return sums(values.double().numpy(), windows.document)
 
 
-@cached("mean streams", 1, subject="model", windows="text")
+@cached("mean streams", 1)
 def mean_streams(subject: Subject, windows: Windows) -> torch.Tensor:
     """The mean direction of the stream that enters each block, of unit length, [blocks, d]."""
     means = [h.double().mean((0, 1)) for _, h, _, _ in _streams(subject, windows)]
@@ -163,11 +155,12 @@ def without_part(subject: Subject, index: int, part: str, common: torch.Tensor) 
 
 def sweep_parts(subject: Subject, windows: Windows, fit: Windows, blocks: Sequence[int]) -> Losses:
     """Losses by document without each of PARTS of what each block's FFN adds, one block at a time;
-    the common direction is of `fit`. Each is kept (lib.kept)."""
+    the common direction is of `fit`. Each is kept (lib.store)."""
     with subject.unchanging():
         unchanged = document_losses(subject, windows)
         wanted = [(b, part) for b in blocks for part in PARTS]
-        found = {key: losses_without_part.found(subject, windows, fit, *key) for key in wanted}
+        keys = {of: losses_without_part.key(subject, windows, fit, *of) for of in wanted}
+        found = {of: losses_without_part.look_up(key) for of, key in keys.items()}
         missing = [key for key in wanted if found[key] is None]
         if missing:
             announce("losses without a part", len(missing))
@@ -186,8 +179,8 @@ def _measured(
         tables = _without(subject, windows, fit, b, parts)
         seconds = (time.process_time() - began) / len(parts)
         for part, table in tables.items():
-            given = (subject, windows, fit, b, part)
-            found[b, part] = losses_without_part.keep(table, seconds, *given)
+            key = losses_without_part.key(subject, windows, fit, b, part)
+            found[b, part] = losses_without_part.keep(key, table, seconds)
     return found
 
 
@@ -216,15 +209,7 @@ def _without(
     return tables
 
 
-@kept(
-    "losses without a part",
-    1,
-    subject="model",
-    windows="text",
-    fit="common direction of",
-    block="block",
-    part="without the part",
-)
+@kept("losses without a part", 1, fit="common direction of", part="without the part")
 def losses_without_part(
     subject: Subject, windows: Windows, fit: Windows, block: int, part: str
 ) -> pd.DataFrame:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.cache import cached
 from lib.errors import InputError
 from lib.hooks import (
     check_replacement,
@@ -22,9 +21,9 @@ from lib.hooks import (
     slices,
     swap,
 )
-from lib.kept import announce, kept
 from lib.models.blocks import Subject
 from lib.stats import sums
+from lib.store import announce, cached, kept
 from lib.swap.losses import Losses, of_tables
 from lib.text.windows import Windows
 
@@ -107,14 +106,17 @@ def sweep(
     """Losses by document of the model as it is and with each module in its block's place, one at a
     time; `modules` is keyed by (block, what stands there).
 
-    Each is kept (lib.kept), so that only what is new is measured. Raises InputError for a block
+    Each is kept (lib.store), so that only what is new is measured. Raises InputError for a block
     that the model does not have, and for a module that cannot stand in for its FFN.
     """
     check_predictions(subject, windows)
     with subject.unchanging():
-        given: dict = {key: (subject, windows, key[0], module) for key, module in modules.items()}
-        given |= {None: (subject, windows)}  # the model as it is
-        found: dict = {key: document_losses.found(*of_key) for key, of_key in given.items()}
+        keys: dict = {
+            key: document_losses.key(subject, windows, key[0], module)
+            for key, module in modules.items()
+        }
+        keys[None] = document_losses.key(subject, windows)  # the model as it is
+        found: dict = {key: document_losses.look_up(of_key) for key, of_key in keys.items()}
         missing = {key: module for key, module in modules.items() if found[key] is None}
         if missing or found[None] is None:
             announce("losses after a swap", len(missing))
@@ -123,18 +125,11 @@ def sweep(
             seconds = (time.process_time() - began) / (len(missing) + 1)
             for key in (None, *missing):
                 table = _by_document(swept, key)
-                found[key] = document_losses.keep(table, seconds, *given[key])
+                found[key] = document_losses.keep(keys[key], table, seconds)
     return of_tables(found.pop(None), found)
 
 
-@kept(
-    "losses after a swap",
-    1,
-    subject="model",
-    windows="text",
-    block="block",
-    module="in the FFN's place",
-)
+@kept("losses after a swap", 1, module="in the FFN's place")
 def document_losses(
     subject: Subject, windows: Windows, block: int | None = None, module: nn.Module | None = None
 ) -> pd.DataFrame:
@@ -147,6 +142,12 @@ def document_losses(
 def _by_document(swept: TokenLosses, key) -> pd.DataFrame:
     """What was measured under a key (None: no swap), summed by document."""
     losses_of_key = swept.base if key is None else swept.swapped[key]
+    if not np.isfinite(losses_of_key).all():
+        where = "the model as it is" if key is None else f"the module in block {block_of(key)}"
+        raise InputError(
+            f"{where} gives logits that are infinite or no numbers, so there is no loss: look at "
+            "its weights, or load the model in float32."
+        )
     return pd.DataFrame(
         {
             "document": swept.documents,
@@ -219,20 +220,14 @@ def block_of(key) -> int:
     return key[0] if isinstance(key, tuple) else key
 
 
-@cached("token losses", 2, subject="model", chunk="text", helpers=("streams",))
+@cached("token losses", 2, chunk="text", helpers=("streams",))
 def _base(subject: Subject, chunk: Windows, streams: Streams) -> np.ndarray:
     """Losses with no swap, [n, predictions]."""
     return streams.base_losses().cpu().numpy()
 
 
 @cached(
-    "token losses after a swap",
-    2,
-    subject="model",
-    chunk="text",
-    block="block",
-    module="in the FFN's place",
-    helpers=("streams",),
+    "token losses after a swap", 2, chunk="text", module="in the FFN's place", helpers=("streams",)
 )
 def _swapped(
     subject: Subject, chunk: Windows, block: int, module: nn.Module, streams: Streams

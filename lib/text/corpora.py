@@ -21,7 +21,7 @@ from typing import NamedTuple
 import scipy
 
 from lib.errors import InputError, unknown
-from lib.files import DATA
+from lib.store import DATA
 
 TEST_SHARE = 0.25
 HUB_CHARACTERS = 20_000_000  # of a streamed dataset; about five million tokens
@@ -176,7 +176,7 @@ def load_corpus(name: str) -> Corpus:
     characters. Raises InputError if it cannot be had, holds no words or cannot be cut in two."""
     check_corpus(name)
     # A file is read each time: it may have been edited, or the folder changed in which it is.
-    return _known(name) if name in CORPORA else _in_two(name, pieces(_read_text(name)))
+    return _known(name) if name in CORPORA else _in_two(name, distinct(pieces(_read_text(name))))
 
 
 @cache
@@ -199,18 +199,39 @@ def _in_two(name: str, parts: list[str] | tuple[list[str], list[str]]) -> Corpus
             f"corpus {name!r} is too short to be cut into a fit and a test part: give a text of at "
             "least 20,000 characters."
         )
-    return Corpus(Path(name).stem, fit, test)
+    if name in CORPORA:
+        return Corpus(name, fit, test)
+    # A file is called as none of ours: by its ending, or as a file.
+    file = Path(name).name
+    return Corpus(f"{file} (file)" if file in CORPORA else file, fit, test)
 
 
 def _read_text(name: str) -> str:
     """A text file. Raises InputError where it is none."""
     try:
-        text = Path(name).read_text(encoding="utf-8")
+        text = Path(name).read_text(encoding="utf-8-sig")  # a byte-order mark is no text
     except UnicodeDecodeError:
         text = None
     if text is None or "\0" in text:
         raise InputError(f"corpus {name!r} is not a text file: give one in UTF-8.")
     return text
+
+
+def distinct(documents: list[str]) -> list[str]:
+    """The documents without those that repeat earlier ones by more than half, which is said: what
+    is fitted and what is tested share no text."""
+    seen: set[int] = set()
+    found = []
+    for document in documents:
+        # One in sixteen of all stretches of 30 characters, chosen by what they are.
+        stretches = (hash(document[i : i + 30]) for i in range(max(1, len(document) - 29)))
+        chosen = {stretch for stretch in stretches if stretch % 16 == 0}
+        if len(chosen & seen) <= len(chosen) / 2:
+            found.append(document)
+        seen |= chosen
+    if left_out := len(documents) - len(found):
+        print(f"{left_out} of {len(documents)} pieces repeat earlier text and are left out")
+    return found
 
 
 def _has_letters(document: str) -> bool:

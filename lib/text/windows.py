@@ -37,15 +37,12 @@ class Windows:
 
     @property
     def provenance(self) -> str:
-        """The text in words, for keys: its name, how much of it, and a digest of the tokens, which
-        are whole numbers and the same on any machine."""
-        as_made = self.tokens._version  # torch counts changes in place
-        if vars(self).get("_told", ("", None))[1] != as_made:
-            given = self.tokens.numpy().tobytes() + self.document.astype(np.int64).tobytes()
-            n, length = self.tokens.shape
-            words = f"{self.name}, {n}x{length}, {hashlib.sha256(given).hexdigest()[:16]}"
-            vars(self)["_told"] = words, as_made
-        return vars(self)["_told"][0]
+        """The text in words, for keys: its name, how much of it, and a digest of its tokens and
+        documents as they are now, whole numbers that are the same on any machine."""
+        given = hashlib.sha256(np.ascontiguousarray(self.tokens.numpy()).data)
+        given.update(self.document.astype(np.int64).data)
+        n, length = self.tokens.shape
+        return f"{self.name}, {n}x{length}, {given.hexdigest()[:16]}"
 
     def take(self, n_tokens: int, evenly: bool = False) -> "Windows":
         """The first `n_tokens` tokens in whole windows; `evenly`: as many of each document as of

@@ -10,12 +10,11 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from lib.cache import cached
 from lib.errors import InputError
-from lib.kept import kept
 from lib.linear.regression import zero_ablation
 from lib.models.blocks import Subject
 from lib.models.trial import as_subject
+from lib.store import cached, kept
 from lib.swap.sweep import token_sweep
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
@@ -174,14 +173,14 @@ def _widths_of(widths: Widths, seed: int) -> Sequence[int]:
     return widths(seed) if callable(widths) else widths
 
 
-@kept("decoders", 1, training="training")
+@kept("decoders", 1)
 def decoder_losses(training: Training) -> pd.DataFrame:
     """What `train_decoder` gave: text, half of its documents, step, loss in nats a token; with
     `curve` also the training's own loss along the way, of no half."""
     return train_decoder(training)["losses"]
 
 
-@cached("decoder", 1, training="training")
+@cached("decoder", 1)
 def train_decoder(training: Training) -> dict:
     """Train a decoder: "losses" (text, half, step, loss), and its weights ("weight.…")."""
     shape, data, recipe, start = training.shape, training.data, training.recipe, training.start
@@ -231,7 +230,7 @@ def _losses(
     return pd.DataFrame(rows)[["text", "half", "step", "loss"]]
 
 
-@kept("ablated FFNs of decoders", 1, training="training", most="windows of each text at most")
+@kept("ablated FFNs of decoders", 1, most="windows of each text at most")
 def ablated_decoder(training: Training, most: int) -> pd.DataFrame:
     """Losses that zero ablation of each FFN of a trained decoder adds, on up to `most` odd windows
     of each text: layer, text, added_loss in nats a token."""
@@ -307,7 +306,7 @@ def _train_side_by_side(jobs: Sequence[Sequence[Training]]) -> None:
             curve = curves[k] if training.curve else ()
             table = _losses(tests, training.recipe.steps, of_model, curve)
             seconds = (time.process_time() - began) / len(jobs)
-            decoder_losses.keep(table, seconds, training)
+            decoder_losses.keep(decoder_losses.key(training), table, seconds)
 
     schedules = [[branches[b].recipe for branches in jobs] for b in range(len(jobs[0]))]
     train_together(models, data, schedules, keep)
@@ -317,7 +316,7 @@ def _is_trained(job: Job) -> bool:
     """Whether each branch of a job is kept."""
     study, widths, seed, passes = job
     branches = [study.training(widths, seed, p) for p in passes]
-    return all(decoder_losses.found(branch) is not None for branch in branches)
+    return all(decoder_losses.look_up(decoder_losses.key(b)) is not None for b in branches)
 
 
 def _train_one(job: Job) -> None:

@@ -12,27 +12,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
+from filelock import FileLock
 from torch import nn
 from tqdm import tqdm
 
-from lib.cache import cached, pack, unpack
 from lib.errors import InputError, unknown
-from lib.files import atomic_write, cache_folder
 from lib.hooks import FFNReplacement, get_block, swap
-from lib.kept import kept
 from lib.keys import settings
 from lib.models.blocks import Subject
 from lib.models.trial import copy_of
+from lib.store import atomic_write, cache_folder, cached, kept, load, pack, unpack
 from lib.swap.sweep import batch_size, token_losses
 from lib.text.windows import Windows
 from lib.training.loop import TrainConfig, train
 from lib.training.replacements import REPLACEMENTS, replacement_for, replacements_of
 
 FINETUNED = dict(
-    subject="model",
     arm="training",
     fit="text of the maps",
     data="training text",
@@ -220,8 +217,10 @@ def _fine_tune(
     weights: bool = False,
 ) -> FinetuneResult:
     """`fine_tune` itself; `weights`: whether those after the first stage come back too."""
-    key = _fine_tune.key(subject, arm, fit, data, tests, eval_steps)
+    key = _fine_tune.key(subject, arm, fit, data, tests, eval_steps, weights)
     with _folder(key and key.digest) as folder, contextlib.ExitStack() as swaps:
+        if (of_another := load(key)) is not None:  # that trained it while this one waited
+            return of_another
         copied = copy_of(subject)
         placed: dict[int, nn.Module] = {}
 
@@ -230,7 +229,7 @@ def _fine_tune(
             swaps.enter_context(swap(copied.blocks[block], module))
 
         # A killed training goes on after its last whole stage, and within one from a checkpoint.
-        done = len(list(folder.glob("stage-*.npz")))
+        done = len(list(folder.glob("stage-*.safetensors")))
         if done:
             state = _stage_of(folder, done - 1)
             for block, module in state["stand_ins"].items():
@@ -244,9 +243,11 @@ def _fine_tune(
             _train_stage(copied, arm, k, data, tests, eval_steps, folder)
             if k < len(arm.stages) - 1 or (weights and k == 0):
                 state = {"weights": _weights(copied), "stand_ins": placed}
-                with atomic_write(folder / f"stage-{k}.npz") as part, open(part, "wb") as file:
-                    np.savez(file, allow_pickle=False, **pack(state))
-        found = pd.concat([pd.read_csv(path) for path in sorted(folder.glob("*.csv"))])
+                with atomic_write(folder / f"stage-{k}.safetensors") as part:
+                    part.write_bytes(pack(state))
+        # A text may be called 2024 or NA.
+        as_text = dict(dtype={"text": str}, keep_default_na=False)
+        found = pd.concat([pd.read_csv(path, **as_text) for path in sorted(folder.glob("*.csv"))])
         found = found.sort_values(["text", "step", "document"], ignore_index=True)
         if not weights:
             return FinetuneResult(found, {}, {})
@@ -256,8 +257,7 @@ def _fine_tune(
 
 def _stage_of(folder: Path, k: int) -> dict:
     """The weights and stand-ins after stage k of a training."""
-    with np.load(folder / f"stage-{k}.npz", allow_pickle=False) as stored:
-        return unpack(dict(stored))
+    return unpack((folder / f"stage-{k}.safetensors").read_bytes())
 
 
 def _train_stage(
@@ -341,8 +341,11 @@ def _free(subject: Subject, norms: bool) -> None:
 
 @contextlib.contextmanager
 def _folder(digest: str | None) -> Iterator[Path]:
-    """Where a training leaves what it needs to go on; it goes when the training is done."""
+    """Where a training leaves what it needs to go on; it goes when the training is done. Another
+    process with the same training waits."""
     made = cache_folder() / "training" / digest if digest else Path(tempfile.mkdtemp())
     made.mkdir(parents=True, exist_ok=True)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    with FileLock(f"{made}.lock"):
+        made.mkdir(exist_ok=True)  # another one may have finished and taken it away
+        yield made
+        shutil.rmtree(made, ignore_errors=True)

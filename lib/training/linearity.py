@@ -12,12 +12,12 @@ from tqdm import tqdm
 
 from lib.errors import InputError
 from lib.gating import routers, routing
-from lib.kept import kept
 from lib.linear.affine import AffineMap
 from lib.linear.moments import Moments, collect
 from lib.linear.regression import zero_ablation
 from lib.models.blocks import Subject
 from lib.models.trial import as_subject
+from lib.store import kept
 from lib.swap.novelty import PAIRS, cosines
 from lib.swap.sweep import token_sweep
 from lib.text.windows import Windows
@@ -51,7 +51,7 @@ def linearity(
     )
 
 
-@kept("affine maps of decoders", 1, training="training", **MEASURED)
+@kept("affine maps of decoders", 1, **MEASURED)
 def layer_linearity(
     training: Training,
     most: int,
@@ -105,13 +105,7 @@ def routed(
     )
 
 
-@kept(
-    "losses of routed decoders",
-    1,
-    training="training",
-    **MEASURED,
-    share="share of positions affine",
-)
+@kept("losses of routed decoders", 1, **MEASURED, share="share of positions affine")
 def routed_losses(
     training: Training,
     most: int,
@@ -189,7 +183,6 @@ def made_affine(
 @kept(
     "decoders made affine",
     1,
-    training="training",
     fitted=MEASURED["fitted"],
     layers="layers made affine",
     steps="steps of training afterwards",
@@ -250,7 +243,7 @@ def update_cosines(
     )
 
 
-@kept("cosines of decoders", 1, training="training", most=MEASURED["most"])
+@kept("cosines of decoders", 1, most=MEASURED["most"])
 def layer_cosines(
     training: Training,
     most: int,

@@ -1,6 +1,7 @@
 """Train a small decoder language model: the loop behind data/models, decoders and mixers."""
 
 import contextlib
+import functools
 import math
 import re
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from tokenizers import ByteLevelBPETokenizer
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -19,8 +20,8 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, get_scheduler
 
 from lib.errors import InputError
-from lib.files import atomic_write
 from lib.keys import settings
+from lib.store import atomic_write, read_whole, say_once, set_aside
 from lib.text.windows import Windows
 from lib.training.decoder import Gated
 
@@ -208,10 +209,22 @@ def _order(n_windows: int, recipe: TrainConfig) -> torch.Tensor:
 
 
 def worth_compiling(steps: int) -> bool:
-    """Whether a training is long enough for half a minute of torch.compile, and g++ is there; it is
-    given the path of torch's headers and fails where that has a space or an umlaut."""
-    plain = re.fullmatch(r"[!-~]+", torch.__file__) is not None
-    return steps >= 500 and shutil.which("g++") is not None and plain
+    """Whether a training is long enough for half a minute of torch.compile, and that works."""
+    return steps >= 500 and _compiles()
+
+
+@functools.cache
+def _compiles() -> bool:
+    """Whether torch.compile works here. It needs g++, which may be there and compile nothing, a
+    folder for what it compiles, and a path of torch's headers without a space or an umlaut."""
+    if not re.fullmatch(r"[!-~]+", torch.__file__) or shutil.which("g++") is None:
+        return False
+    try:
+        torch.compile(lambda x: 2 * x.sin())(torch.ones(8))
+    except Exception as error:  # whatever a compiler or a file system does
+        say_once(f"torch.compile does not work here ({type(error).__name__}): trained without it.")
+        return False
+    return True
 
 
 def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -257,10 +270,13 @@ def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimi
 
 
 def _newest(folder: Path | None) -> State | None:
-    """The last checkpoint of a folder that is whole; what is cut short is removed."""
+    """The last checkpoint of a folder that can be read and is whole."""
     for path in sorted(folder.glob("*.safetensors"), reverse=True) if folder else ():
+        if (content := read_whole(path)) is None:
+            continue
         try:
-            return load_file(path)
-        except (SafetensorError, OSError):
-            path.unlink(missing_ok=True)
+            return load(content)
+        except SafetensorError:
+            set_aside(path, content)
+            path.unlink()
     return None

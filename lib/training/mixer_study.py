@@ -8,9 +8,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from lib.cache import cached
 from lib.errors import InputError
-from lib.kept import kept
+from lib.store import cached, kept
 from lib.swap.sweep import next_token_losses
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
@@ -21,7 +20,6 @@ from lib.training.study import Study, check_halves, losses_by_half, of_half
 
 MIXER = dict(
     kind="mixer",
-    width="width",
     vocab="vocabulary",
     data="training text",
     tests="test texts",
@@ -155,7 +153,8 @@ class MixerStudy(Study):
         in_parallel(_train_one, missing, brief=self.steps < 100)
 
     def _is_kept(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> bool:
-        return mixer_losses.found(*self._given(kind, width, lr, seed, share)) is not None
+        key = mixer_losses.key(*self._given(kind, width, lr, seed, share))
+        return mixer_losses.look_up(key) is not None
 
     def _given(self, kind: str, width: int, lr: float, seed: int, share: float) -> tuple:
         """The arguments of `train_mixer`: a linear rise of the rate, then a linear fall to 0."""

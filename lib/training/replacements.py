@@ -3,21 +3,22 @@
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import nn
 from tqdm import tqdm
 from transformers.pytorch_utils import Conv1D
 
-from lib.cache import cached
 from lib.gating.sparse import parts
 from lib.hooks import advance, block_pass, capture, capture_residual, forward, slices, swap
+from lib.keys import later
 from lib.linear.affine import AffineMap, Handle, constant, svd_ridge
 from lib.linear.moments import Moments
 from lib.linear.regression import MASSIVE, repair
 from lib.models.blocks import Subject
 from lib.models.trial import copy_of
+from lib.store import cached
 from lib.text.windows import Windows
 
 REPLACEMENTS = ("none", "map", "repaired", "deleted", "narrow")
@@ -42,7 +43,7 @@ def replacements_of(
     return first_maps(subject, fit, blocks, kind)
 
 
-@cached("maps of a first stage", 2, subject="model", fit="text", blocks="blocks", kind="kind")
+@cached("maps of a first stage", 2, fit="text")
 def first_maps(subject: Subject, fit: Windows, blocks: tuple[int, ...], kind: str) -> dict:
     """{block: map} of an arm's first stage, which all orders of the text share: each fitted on the
     model in which the ones before stand."""
@@ -126,10 +127,10 @@ def pruned(
 ) -> dict[int, Handle]:
     """{block: FFN} without this share of its hidden units, the smallest on `fit` (`largest_units`);
     made when first used."""
-    largest = cache(lambda: largest_units(subject, fit, blocks))
+    largest = later(lambda: largest_units(subject, fit, blocks), model=subject, text=fit)
 
     def without(block: int) -> nn.Module:
-        order = largest()[block]
+        order = largest(lambda of: of[block])
         kept = order[: round(len(order) * (1 - share))].sort().values
         return narrowed(subject.blocks[block].original, subject.d_model, kept)
 

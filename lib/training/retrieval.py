@@ -7,8 +7,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from lib.kept import kept
 from lib.models.blocks import Subject
+from lib.store import kept
 from lib.text.needles import Haystacks, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
 from lib.training.decoder_study import DecoderStudy, tables_of_seeds, trained
@@ -51,13 +51,7 @@ def retrieval(
     )
 
 
-@kept(
-    "retrieved needles",
-    1,
-    training="training",
-    texts="texts with needles",
-    most="windows of each text at most",
-)
+@kept("retrieved needles", 1, texts="texts with needles", most="windows of each text at most")
 def retrieved(
     training: Training,
     texts: dict[str, Windows],
@@ -91,7 +85,7 @@ def share_retrieved(model: nn.Module, haystacks: Haystacks) -> float:
     return float(n_right / haystacks.answer_at[..., 0].size)
 
 
-@kept("retrieved sentences", 1, subject="model", windows="text")
+@kept("retrieved sentences", 1)
 def retrieved_sentences(subject: Subject, windows: Windows) -> pd.DataFrame:
     """Share of needles in words (`sentences`), one a window, that a language model retrieves:
     hidden, withheld."""

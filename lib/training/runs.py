@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from lib.cache import cached
 from lib.keys import in_one
+from lib.store import cached
 from lib.swap.sweep import next_token_losses
 from lib.text.windows import Windows
 from lib.training.decoder import SILENT_STARTS, Decoder, Shape, build_decoder
@@ -14,7 +14,6 @@ from lib.training.loop import TrainConfig, train
 
 DECODER = dict(
     widths="FFN widths",
-    shape="shape",
     data="training text",
     recipe="training",
     start="start of the weights",
@@ -55,7 +54,7 @@ class Training:
         return words
 
 
-@cached("trunk of decoders", 1, branch_steps="states at steps", compiled="compiled", **DECODER)
+@cached("trunk of decoders", 1, branch_steps="states at steps", **DECODER)
 def shared_steps(
     branch_steps: tuple[int, ...],
     widths: list[int],
@@ -79,11 +78,9 @@ def shared_steps(
     "decoders before their FFNs learn",
     1,
     n_layers="layers",
-    shape="shape",
     data="training text",
     recipe="training",
     start="start of the weights",
-    compiled="compiled",
 )
 def steps_before_ffns(
     n_layers: int, shape: Shape, data: Windows, recipe: TrainConfig, start: str, compiled: bool

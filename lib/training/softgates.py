@@ -13,10 +13,10 @@ from transformers import get_scheduler
 
 from lib.errors import InputError
 from lib.hooks import get_block, swap
-from lib.kept import kept
 from lib.keys import settings
 from lib.models.blocks import Subject
 from lib.models.trial import copy_of
+from lib.store import kept
 from lib.swap.sweep import batch_size
 from lib.text.windows import Windows
 from lib.training.finetune import FINETUNED, FinetuneConfig, check_config, measure, tuned
@@ -122,20 +122,20 @@ def train_gates(
             f"gates on blocks {[*blocks]} need their maps, and the arm replaced {arm.replaced}: "
             "name blocks among these, or an arm that replaced none."
         )
-    given = (subject, gating, tuple(blocks), arm, fit, data, dict(tests), dict(eval_steps))
+    given = (subject, arm, fit, data, dict(tests), dict(eval_steps), gating, tuple(blocks))
     return _train_gates(*given).rename(columns={"measured as": "experiment", "value": "loss"})
 
 
 @kept("soft gates", 1, **FINETUNED, gating="gates", blocks="blocks with gates")
 def _train_gates(
     subject: Subject,
-    gating: SoftGateConfig,
-    blocks: tuple[int, ...],
     arm: FinetuneConfig,
     fit: Windows,
     data: Windows,
     tests: dict,
     eval_steps: dict,
+    gating: SoftGateConfig,
+    blocks: tuple[int, ...],
 ) -> pd.DataFrame:
     """`train_gates` itself."""
     before = tuned(subject, arm, fit, data, tests, eval_steps)
