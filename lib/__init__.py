@@ -7,7 +7,7 @@ build on one another; an import only ever points up this list, or to the left in
     errors plots keys store stats: bad input; charts; words of inputs; what is remembered; intervals
     paper: what papers print, claims and readings
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
-    models/ assets blocks names trial loading: a model, its blocks and their FFNs
+    models/ assets blocks names trial loading: what may be named; a model, its blocks and FFNs
     hooks: record, swap and resume on a live model
     linear/ affine moments products descent regression rank: maps and how well they fit
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs

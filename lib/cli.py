@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,116 +20,17 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lib.errors import InputError, unknown
-from lib.models.names import PROFILES, check_model, label
+from lib.errors import InputError
+from lib.models.names import NOTEBOOKS, PROFILES, SETTINGS, label, notebooks, plan
 from lib.store import DATA, ROOT, atomic_write, cache_folder
 
-NOTEBOOKS = ROOT / "notebooks"
 RUNS = ROOT / "runs"
-PAPERS = {
-    "whipp": "01-07",
-    "balogh": "08-16,28",
-    "ikeda": "17-19",
-    "tapered": "20-23",
-    "badger": "25-27",
-}
-SETTINGS = ("profile", "model", "corpus", "seed", "paper", "number")
 NOT_READ = {
     "render": ("profile", "corpus", "seed"),
     "train": ("seed",),
     "check-measured": ("profile", "model", "corpus", "seed"),
 }
 """settings that a command refuses, for it would not read them"""
-
-
-# What is asked for
-
-
-def notebooks(n: str = "", paper: str = "") -> list[str]:
-    """Names of the notebooks of numbers such as "01,03-05", of a paper, or of both; all without
-    either, 01 first and the tour 00 last. Raises InputError for one that is not there."""
-    if paper and paper not in PAPERS:
-        raise unknown("paper", paper, [*PAPERS])
-    names = sorted(path.stem for path in NOTEBOOKS.glob("[0-9]*.ipynb"))
-    known = [name[:2] for name in names]
-    of_paper = _numbers(PAPERS[paper], known) if paper else known
-    numbers = _numbers(n, known) if n else of_paper
-    if other := sorted({*numbers} - {*of_paper}):
-        raise InputError(
-            f"notebook {other[0]} is not of PAPER={paper}: give N of {PAPERS[paper]}, or one of "
-            "the two settings."
-        )
-    chosen = [name for name in names if name[:2] in numbers]
-    return sorted(chosen, key=lambda name: (name.startswith("00"), name))
-
-
-def _numbers(n: str, known: list[str]) -> list[str]:
-    """What a list such as "01,03-05" names, two digits each; a range may have gaps. Raises
-    InputError for another form and for what names no notebook."""
-    numbers = []
-    for part in re.split(r"[,\s]+", n.strip(", ")):
-        span = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", part)  # 03, or 03-05
-        if span is None:
-            raise InputError(f"N={n!r} is no list of notebooks: give for example N=01,03-05.")
-        first, last = int(span[1]), int(span[2] or span[1])
-        found = [number for number in known if first <= int(number) <= last]
-        if not found:
-            raise unknown("notebook", part, known)
-        numbers += found
-    return numbers
-
-
-def plan(config: dict, here: str | Path = ROOT) -> dict[str, dict]:
-    """{path of a report below runs/: parameters} for the settings of a series; MODEL and SEED may
-    be lists, and a path begins in the folder `here`. Raises InputError for names that are not
-    known."""
-    for name in config:
-        if name not in SETTINGS:
-            raise unknown("setting", name, [*SETTINGS])
-    profile = config.get("profile") or "laptop"
-    if profile not in PROFILES:
-        raise unknown("profile", profile, [*PROFILES])
-    corpus = _from(here, str(config.get("corpus") or ""))
-    if corpus and not os.path.isfile(corpus):
-        from lib.text.corpora import check_corpus  # takes two seconds to load
-
-        check_corpus(corpus)
-    models = [_from(here, model) for model in _listed(config.get("model"), "")]
-    names = notebooks(str(config.get("number", "")), config.get("paper") or "")
-    reports = {}
-    for model in models:
-        for seed in _listed(config.get("seed"), "42"):
-            if not seed.isdecimal() or int(seed) >= 2**32:
-                raise InputError(f"SEED={seed!r} is no whole number below 2**32: give one like 42.")
-            folder = [profile]
-            parameters = {"profile": profile, "seed": int(seed)}
-            if model:
-                check_model(model)
-                folder.append(label(model))
-                parameters["model"] = model
-            if corpus:
-                folder.append(label(corpus))
-                parameters["corpus"] = corpus
-            if int(seed) != 42:
-                folder.append(f"seed{int(seed)}")
-            for name in names:
-                reports[f"{'-'.join(folder)}/{name}"] = parameters
-    return reports
-
-
-def _from(here: str | Path, name: str) -> str:
-    """A name as it is; the path of a file or folder that begins elsewhere than in the repository,
-    absolute."""
-    elsewhere = Path(here).resolve() != ROOT and (Path(here) / name).exists()
-    return str(Path(here) / name) if name and elsewhere else name
-
-
-def _listed(value, default: str) -> list[str]:
-    """The parts of a comma-separated setting; `default` alone where it has none. A folder with a
-    comma in its name is one."""
-    if value and os.path.isdir(str(value)):
-        return [str(value)]
-    return [part for part in str(value or "").split(",") if part] or [default]
 
 
 def marker(path: str, parameters: dict) -> str:

@@ -4,10 +4,10 @@ Both find a result by its key: a name, a version, and the arguments in words (li
 argument has no words (a model in memory) nothing is kept. Who changes the arithmetic of a function,
 or an argument's default, raises its version (tests/golden.json notices). Four rules: what is
 written is whole or not there; what cannot be read is left as it is; what is damaged is set aside;
-and a result that cannot be kept is handed back all the same.
+and a result that cannot be kept is handed back all the same. The command line needs only paths, so
+pandas and torch, which take seconds to load, are imported where they are used.
 """
 
-# pandas and torch take seconds to load, and the command line needs only paths.
 from __future__ import annotations
 
 import contextlib
@@ -123,7 +123,6 @@ def set_aside(path: Path, content: bytes) -> None:
 
 @functools.cache
 def say_once(line: str) -> None:
-    """Print a line, once in a process."""
     print(line, flush=True)
 
 
@@ -134,9 +133,6 @@ def _handed_back_all_the_same() -> Iterator[None]:
         yield
     except (InputError, OSError, NotImplementedError) as error:  # file systems without locks
         say_once(f"a result is used and not kept: {error}")
-
-
-# Keys
 
 
 class Key(NamedTuple):
@@ -153,12 +149,10 @@ class Key(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Sixteen signs that stand for the key."""
         return sha256(str(self).encode()).hexdigest()[:16]
 
     @property
     def path(self) -> Path:
-        """Where the user's cache has what is kept under it."""
         folder = cache_folder() / re.sub(r"\W+", "-", self.name)
         return folder / f"{self.version}-{self.digest}.safetensors"
 
@@ -456,9 +450,6 @@ def _compare(key: Key, table: pd.DataFrame) -> None:
     raise Checked(json.dumps({"family": key.name, "key": key.digest, "difference": largest}))
 
 
-# The files of data/measured
-
-
 class Family(NamedTuple):
     """What the file of a family holds: a row has its key's digest, the inputs in words, a version,
     what was measured, and what its entry says of itself (ABOUT). A blank cell says nothing."""
@@ -470,7 +461,6 @@ class Family(NamedTuple):
 
 
 def path_of(family: str) -> Path:
-    """The file of a family."""
     return MEASURED / f"{family.replace(' ', '-')}.csv"
 
 
@@ -611,7 +601,6 @@ def _add(key: Key, table: pd.DataFrame) -> None:
 
 
 def write(name: str, family: Family) -> None:
-    """Write a family's file anew."""
     header = ["key", *family.inputs, "version", *family.outputs, *ABOUT]
     with atomic_write(path_of(name)) as part, open(part, "w", encoding="utf-8", newline="") as file:
         rows = csv.DictWriter(file, header, restval="", lineterminator="\n")
