@@ -12,7 +12,7 @@ import jupyter_client
 import pytest
 
 import lib
-from lib.cli import PAPERS, notebooks, plan
+from lib.models.names import PAPERS, notebooks, plan
 from lib.old import rows as comparisons
 
 ROOT = Path(lib.__file__).resolve().parents[1]
