@@ -414,7 +414,8 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
                 table = function(*args, **kwargs)
                 return keep(key, table, time.process_time() - began)
 
-        call.__dict__.update(key=key_of, look_up=look_up, keep=keep)
+        version_of_it = f"{family} {version}"
+        call.__dict__.update(key=key_of, look_up=look_up, keep=keep, version=version_of_it)
         return call
 
     return decorate
