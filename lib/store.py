@@ -16,6 +16,7 @@ import functools
 import inspect
 import io
 import json
+import math
 import os
 import re
 import secrets
@@ -442,9 +443,13 @@ def _compare(key: Key, table: pd.DataFrame) -> None:
     if before is None:
         raise InputError(f"{key.name} has no entry {key.digest}, so nothing can be compared.")
     numbers = before.select_dtypes("number").columns
-    difference = (before[numbers] - table[numbers]).abs()
+    texts = [name for name in before if name not in numbers]
+    if before.shape != table.shape or not before[texts].equals(table[before.columns][texts]):
+        raise Checked(json.dumps({"family": key.name, "key": key.digest, "difference": math.inf}))
+    same = (before[numbers] == table[numbers]) | (before[numbers].isna() & table[numbers].isna())
+    difference = (before[numbers] - table[numbers]).abs().mask(same, 0.0)
     # Sums of losses are compared a prediction, other numbers by their size.
-    size = before[numbers].abs().clip(lower=1.0)
+    size = before[numbers].abs().clip(lower=1.0).fillna(1.0)
     if "predictions" in numbers:
         size = size.clip(lower=before.predictions, axis=0)
     largest = float((difference / size).to_numpy().max())
@@ -584,8 +589,6 @@ def _add(key: Key, table: pd.DataFrame) -> None:
     """Add an entry to the repository, once, under a lock; only in make render and make train."""
     if not any(name in os.environ for name in WRITERS):
         return
-    if twice := key.words.keys() & {*table.columns}:
-        raise TypeError(f"{key.name}: {sorted(twice)} are inputs and measured as well")
     words = {"key": key.digest, "version": str(key.version), "rows": str(len(table))}
     words |= {name: _word_cell(said) for name, said in key.words.items()}
     words |= {name: str(table.attrs[name]) for name in ("device", "torch", "seconds")}
@@ -598,6 +601,9 @@ def _add(key: Key, table: pd.DataFrame) -> None:
             before = _as_it_is_now(path_of(key.name))
             inputs = [*dict.fromkeys([*before.inputs, *key.words])]
             outputs = [*dict.fromkeys([*before.outputs, *map(str, table.columns)])]
+            header = ["key", *inputs, "version", *outputs, *ABOUT]
+            if twice := sorted({name for name in header if header.count(name) > 1}):
+                raise TypeError(f"{key.name}: {twice} would stand twice in its file")
             write(key.name, Family(inputs, outputs, before.entries | {key.digest: new}))
 
 

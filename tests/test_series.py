@@ -336,6 +336,9 @@ def test_a_range_may_have_gaps_and_a_seed_is_a_number():
         cli.notebooks("08", "whipp")
     assert len(cli.plan({"seed": "042,42", "number": "01"})) == 1
     assert len(cli.plan({"seed": "7,42", "number": "01"})) == 2
+    for seed in (0, "0"):  # as Snakemake and as make give it
+        ((path, parameters),) = cli.plan({"seed": seed, "number": "01"}).items()
+        assert "seed0" in path and parameters["seed"] == 0
 
 
 @pytest.mark.slow

@@ -145,6 +145,35 @@ def test_what_goes_into_the_repository_comes_out(own_cache, written, monkeypatch
     assert [*other.look_up(other.key("after")).columns] == ["another column"]
 
 
+@pytest.mark.parametrize("changed, differs", [(None, False), ("n", True), ("text", True)])
+def test_an_entry_with_missing_numbers_is_compared(
+    own_cache, written, monkeypatch, tmp_path, changed, differs
+):
+    """nan less nan is nan, so every such entry was called changed; texts were not compared."""
+    table = pd.DataFrame({"n": [1.0, np.nan], "text": ["a", "b"]})
+    measure = kept("a family", 1)(lambda what: table)
+    measure("this")
+    forget(monkeypatch, tmp_path)
+    if changed:
+        table.loc[0, changed] = {"n": 1.5, "text": "c"}[changed]
+    monkeypatch.setenv("NONLINEARITY_CHECK", measure.key("this").digest)
+    with pytest.raises(Checked) as told:
+        measure("this")
+    assert (json.loads(str(told.value))["difference"] > 1e-4) == differs
+
+
+@pytest.mark.parametrize("column", ["what", "rows", "key", "device"])
+def test_no_column_stands_twice_in_a_file(own_cache, written, monkeypatch, tmp_path, column):
+    """The name of another entry's input, or of what an entry says of itself, damaged the file."""
+    first = kept("a family", 1)(lambda what: pd.DataFrame({"x": [1.0]}))
+    second = kept("a family", 1)(lambda other: pd.DataFrame({column: [2.0]}))
+    first("this")
+    before = store.path_of("a family").read_bytes()
+    with pytest.raises(TypeError, match="would stand twice"):
+        second("that")
+    assert store.path_of("a family").read_bytes() == before
+
+
 def test_an_entry_that_stands_twice_counts_once(own_cache, written, monkeypatch, tmp_path):
     measure = kept("a family", 1)(lambda what: pd.DataFrame({"n": [1, 2]}))
     measure("this")

@@ -1,6 +1,11 @@
 """Corpora and token windows."""
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +23,8 @@ from lib.text.corpora import (
 )
 from lib.text.ngram import KneserNey
 from lib.text.windows import cut_windows, start_tokens
+
+ROOT = Path(__file__).parents[1]
 
 
 def letters(text, add_special_tokens=True, verbose=True):
@@ -276,6 +283,27 @@ def test_what_is_fitted_and_what_is_tested_share_no_text(tmp_path, capsys, repea
         words = document.split()
         stretches = [" ".join(words[i : i + 8]) for i in range(0, len(words) - 8, 50)]
         assert np.mean([stretch in fitted for stretch in stretches]) <= 0.5
+
+
+def test_what_is_left_out_is_the_same_in_every_process(tmp_path):
+    """It went by hash(), which is salted: documents near the limit came and went."""
+    halves = [a_text(k, 900) for k in range(13)]
+    documents = [halves[0] + halves[k] for k in range(1, 13)]
+    (tmp_path / "documents.json").write_text(json.dumps(documents))
+    code = "import json, sys; from lib.text.corpora import distinct\n"
+    code += "d = json.load(open(sys.argv[1])); print([d.index(x) for x in distinct(d)])"
+    command = [sys.executable, "-c", code, str(tmp_path / "documents.json")]
+    said = {
+        subprocess.run(
+            command,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "0123"
+    }
+    assert len(said) == 1
 
 
 def test_a_text_that_only_repeats_is_told_in_a_sentence(tmp_path):

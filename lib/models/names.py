@@ -197,4 +197,5 @@ def _listed(value, default: str) -> list[str]:
     comma in its name is one."""
     if value and os.path.isdir(str(value)):
         return [str(value)]
-    return [part for part in str(value or "").split(",") if part] or [default]
+    text = "" if value is None else str(value)  # 0 is a seed
+    return [part for part in text.split(",") if part] or [default]
