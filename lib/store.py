@@ -94,7 +94,7 @@ def cache_folder() -> Path:
     folder = os.path.expanduser(os.environ.get("NONLINEARITY_CACHE") or usual)
     if folder.startswith("~"):  # a user without a home
         folder = ".cache"
-    return ROOT / folder / "fifth"
+    return ROOT / folder / "sixth"
 
 
 def read_whole(path: Path) -> bytes | None:
@@ -248,7 +248,11 @@ def load(key: Key | None):
 
 def save(key: Key | None, result):
     """The result, left in the user's cache if it has a key; an entry is never overwritten."""
-    content = pack(result)
+    try:
+        content = pack(result)
+    except TypeError as error:  # better used than lost
+        say_once(f"a result is used and not kept: {error}")
+        return result
     with _handed_back_all_the_same():
         if key is not None and not key.path.exists():
             with atomic_write(key.path) as part:
@@ -280,8 +284,19 @@ def pack(result) -> bytes:
     import safetensors.torch
 
     tensors: dict = {}
-    outline = json.dumps(result, default=functools.partial(_outline, tensors=tensors))
+    outline = json.dumps(_plain(result), default=functools.partial(_outline, tensors=tensors))
     return safetensors.torch.save(tensors, {"outline": outline})
+
+
+def _plain(value):
+    """A value with its dictionaries as pairs, where JSON would change their keys."""
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    if all(type(key) is str and not key.startswith("_") for key in value):
+        return {key: _plain(part) for key, part in value.items()}
+    return {"_items": [[key, _plain(part)] for key, part in value.items()]}
 
 
 def _outline(value, tensors: dict):
@@ -294,9 +309,9 @@ def _outline(value, tensors: dict):
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, pd.DataFrame):
-        return {"_frame": {str(name): value[name].to_numpy() for name in value}}
+        return {"_frame": [[name, value[name].to_numpy()] for name in value]}
     if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
-        return {"_texts": value.astype(str).tolist()}
+        return {"_objects" if value.dtype.kind == "O" else "_texts": value.tolist()}
     if isinstance(value, np.ndarray | torch.Tensor):
         name = str(len(tensors))
         if isinstance(value, np.ndarray):
@@ -306,14 +321,13 @@ def _outline(value, tensors: dict):
         return {"_tensor": name}
     if isinstance(value, nn.Module) or is_dataclass(value):
         names = inspect.signature(type(value)).parameters
-        held = {name: getattr(value, name) for name in names}
+        held = {name: _plain(getattr(value, name)) for name in names}
         return {"_class": type(value).__qualname__} | held
     raise TypeError(f"a {type(value).__name__} cannot be kept")
 
 
 def unpack(content: bytes):
-    """The result that `pack` took apart; tuples come back as lists, and keys such as 12 as whole
-    numbers."""
+    """The result that `pack` took apart; tuples come back as lists."""
     import safetensors.torch
 
     size = int.from_bytes(content[:8], "little")
@@ -334,11 +348,16 @@ def _rebuilt(inner: dict, tensors: Mapping):
             return tensors[name].numpy()
         case [("_texts", texts)]:
             return np.array(texts, str)
+        case [("_objects", values)]:
+            return pd.Series(values, dtype=object).to_numpy()
         case [("_frame", columns)]:
-            return pd.DataFrame(columns)
+            objects = {name: part.dtype == object for name, part in columns}
+            return pd.DataFrame({n: part.tolist() if objects[n] else part for n, part in columns})
+        case [("_items", pairs)]:
+            return {tuple(key) if isinstance(key, list) else key: part for key, part in pairs}
         case [("_class", name), *held]:
             return _class_named(name)(**dict(held))
-    return {int(k) if k.lstrip("-").isdecimal() else k: v for k, v in inner.items()}
+    return inner
 
 
 def _class_named(name: str) -> type:
@@ -496,7 +515,7 @@ def _read(path: Path, state: tuple) -> Family:
             f"{path} has conflict markers of git: resolve the conflict (the rows of both sides may "
             "stay), then run again."
         )
-    family, is_whole = parsed(content.decode("utf-8", "surrogateescape"))
+    family, is_whole = parsed(content.decode("utf-8-sig", "surrogateescape"))
     if not is_whole:
         with _handed_back_all_the_same():
             set_aside(path, content)
@@ -516,8 +535,14 @@ def parsed(text: str) -> tuple[Family, bool]:
         # A row with too many cells has some under None, one with too few has None in them.
         if None in row or None in row.values() or odd.search("".join(row.values())):
             is_whole = False
-        else:
-            entries.setdefault(row["key"], []).append(row)
+            continue
+        try:
+            int(row["rows"]), float(row["seconds"])
+            [cell_value(cell) for cell in row.values() if cell.startswith('"')]
+        except ValueError:
+            is_whole = False
+            continue
+        entries.setdefault(row["key"], []).append(row)
     version, about = header.index("version"), header.index(ABOUT[0])
     return Family(header[1:version], header[version + 1 : about], entries), is_whole
 
@@ -544,7 +569,7 @@ def _typed(cells: Sequence[str]) -> list | None:
     """A column of an entry: text if any cell is, else numbers; None for one that says nothing."""
     values = [cell_value(cell) for cell in cells]
     if any(isinstance(value, str) for value in values):
-        return [v if isinstance(v, str) else cell for v, cell in zip(values, cells)]
+        return ["" if value is None else value for value in values]
     if None not in values:
         return values
     return [float("nan") if v is None else float(v) for v in values] if any(cells) else None

@@ -107,9 +107,10 @@ def test_a_new_version_is_a_new_entry(own_cache):
     [
         pd.DataFrame({"a": [1, 2], "b": [0.5, np.nan], "c": ["x", "NA"], "d": [True, False]}),
         {12: [np.arange(3), torch.ones(2, 2)], "text": "001", "none": None, "deep": {"x": 1.5}},
+        {12: "a", "12": "b", "001": {True: 1, (0, 1): 2, np.int64(7): 3}, "_tensor": "x"},
         [np.array(["a", "1"]), {"kind": ("poly", 2)}, float("inf"), np.float32(0.5)],
     ],
-    ids=["table", "dictionary", "list"],
+    ids=["table", "dictionary", "keys", "list"],
 )
 def test_what_goes_into_the_cache_comes_out(own_cache, result):
     made = cached("result", 1)(lambda: result)
@@ -117,6 +118,8 @@ def test_what_goes_into_the_cache_comes_out(own_cache, result):
     assert store.pack(first) == store.pack(again)
     if isinstance(result, pd.DataFrame):
         pd.testing.assert_frame_equal(again, result, check_dtype=False)
+    elif isinstance(result, dict) and "_tensor" in result:
+        assert again == result
     elif isinstance(result, dict):
         assert again[12][0].tolist() == [0, 1, 2] and torch.equal(again[12][1], result[12][1])
         assert again["text"] == "001" and again["none"] is None and again["deep"] == {"x": 1.5}
@@ -172,6 +175,24 @@ def test_no_column_stands_twice_in_a_file(own_cache, written, monkeypatch, tmp_p
     with pytest.raises(TypeError, match="would stand twice"):
         second("that")
     assert store.path_of("a family").read_bytes() == before
+
+
+@pytest.mark.parametrize("values", [["a", None, "nan"], [True, None, False], [1, None, "b"]])
+def test_what_is_missing_stays_missing(own_cache, written, monkeypatch, tmp_path, values):
+    """At the first call, from the cache and from the repository; the text nan is a text."""
+    measure = kept("a family", 1)(lambda what: pd.DataFrame({"001": values, "1": [1, 2, 3]}))
+    found = [measure("this"), measure("this")]
+    forget(monkeypatch, tmp_path)
+    found.append(measure("this"))
+    for table in found:
+        assert table["001"].isna().tolist() == [False, True, False]
+        assert [table["001"][k] for k in (0, 2)] == [values[0], values[2]]
+        assert table["1"].tolist() == [1, 2, 3]
+
+
+def test_a_result_of_a_strange_kind_is_handed_back(own_cache, capsys):
+    strange = cached("strange", 1)(lambda: {"x": object})
+    assert strange()["x"] is object and "not kept" in capsys.readouterr().out
 
 
 def test_an_entry_that_stands_twice_counts_once(own_cache, written, monkeypatch, tmp_path):
@@ -242,6 +263,14 @@ def as_written(monkeypatch, tmp_path) -> tuple:
     return measure, calls, store.path_of("a family")
 
 
+def test_a_mark_that_a_spreadsheet_puts_in_front_is_no_damage(
+    own_cache, written, monkeypatch, tmp_path
+):
+    measure, calls, path = as_written(monkeypatch, tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert measure("one").n.tolist() == [1, 7] and len(calls) == 2
+
+
 MARKERS = {
     "between rows": lambda lines: [*lines[:3], "<<<<<<< ours\n", *lines[3:], ">>>>>>> theirs\n"],
     "in the header": lambda lines: ["<<<<<<< ours\n", lines[0], ">>>>>>> theirs\n", *lines],
@@ -270,9 +299,22 @@ def test_conflict_markers_are_said_and_nothing_is_written(
         (lambda content: content[:-20], ["one"]),
         (lambda content: content.replace(b"y,7", b"y,7,7", 1), ["two"]),
         (lambda content: content[7:], []),
+        (lambda content: content.replace(b",2\n", b",2x\n", 1), ["two"]),
+        (lambda content: content.replace(b",2\n", b",\n", 1), ["two"]),
+        (lambda content: content.replace(b"x,1,", b'"""x",1,', 1), ["two"]),
         (lambda content: b"", []),
     ],
-    ids=["a stray byte", "a stray letter", "cut short", "a cell too many", "header", "empty"],
+    ids=[
+        "a stray byte",
+        "a stray letter",
+        "cut short",
+        "a cell too many",
+        "header",
+        "no number of rows",
+        "blank",
+        "half a quote",
+        "empty",
+    ],
 )
 def test_of_a_damaged_file_the_whole_entries_are_read(
     own_cache, written, monkeypatch, tmp_path, capsys, damage, whole
