@@ -303,7 +303,19 @@ def by_state(handle):
     handle.load_state_dict({k: 0 * v for k, v in handle.state_dict().items()})
 
 
-@pytest.mark.parametrize("change", [in_double, by_attribute, by_buffers, by_state])
+def by_state_of_what_holds_it(handle):
+    holder = nn.ModuleList([handle])
+    holder.load_state_dict({k: 0 * v for k, v in holder.state_dict().items()})
+
+
+def by_apply(handle):
+    handle.apply(lambda part: [buffer.zero_() for buffer in part.buffers(recurse=False)])
+
+
+WAYS_OF_A_MAP = [in_double, by_attribute, by_buffers, by_state, by_state_of_what_holds_it, by_apply]
+
+
+@pytest.mark.parametrize("change", WAYS_OF_A_MAP)
 def test_a_map_that_is_changed_before_its_first_use_has_no_words(subject, fit, own_cache, change):
     from lib.linear.regression import fit as fit_all
 

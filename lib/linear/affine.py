@@ -126,10 +126,16 @@ class Handle(nn.Module):
         return super()._named_members(*args, **kwargs)
 
     def state_dict(self, *args, **kwargs):
-        return self.module.state_dict(*args, **kwargs)
+        _ = self.module
+        return super().state_dict(*args, **kwargs)
 
-    def load_state_dict(self, *args, **kwargs):
-        return self.module.load_state_dict(*args, **kwargs)
+    def _load_from_state_dict(self, *args, **kwargs) -> None:
+        _ = self.module
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def apply(self, change: Callable) -> "Handle":
+        _ = self.module
+        return super().apply(change)
 
 
 def made(module: nn.Module) -> nn.Module:
