@@ -16,7 +16,6 @@ import functools
 import inspect
 import io
 import json
-import math
 import os
 import re
 import secrets
@@ -44,7 +43,7 @@ MEASURED = DATA / "measured"
 WRITERS = ("NONLINEARITY_TRAIN", "NONLINEARITY_RENDER")
 """set in the environment by make train and make render, which alone write to data/measured"""
 CHECKED = "NONLINEARITY_CHECK"
-"""in the environment: the digest of an entry to measure again; "none": a miss is an error"""
+"""in the environment: digests of entries to measure again; "none": a miss is an error"""
 CALLED = {"subject": "model", "windows": "text"}
 """what arguments of these names are called in keys; another one by its own name"""
 ABOUT = ("device", "torch", "seconds", "rows")
@@ -61,7 +60,10 @@ def atomic_write(target: Path) -> Iterator[Path]:
     part = target.parent / f".{secrets.token_hex(4)}.part"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left_over(target.parent)
+        for left in target.parent.glob(".*.part"):  # of a killed write: nobody wrote for a day
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > 86_400:
+                    _remove(left)
         yield part
         if target.is_dir():
             shutil.rmtree(target)
@@ -76,16 +78,12 @@ def atomic_write(target: Path) -> Iterator[Path]:
             f"make room there, or {way_out}."
         ) from None
     finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+        _remove(part)
 
 
-def _remove_left_over(folder: Path) -> None:
-    """Remove what killed writes left in a folder: parts that nobody has written to for a day."""
-    for part in folder.glob(".*.part"):
-        with contextlib.suppress(OSError):
-            if time.time() - part.stat().st_mtime > 86_400:
-                shutil.rmtree(part) if part.is_dir() else part.unlink()
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:
@@ -175,10 +173,10 @@ def _keyed(
         bound = signature.bind(*args, **kwargs).arguments
         words: dict[str, str] = {}
         for argument, called in names.items():
-            if argument not in bound or bound[argument] is parameters[argument].default:
-                continue
-            value, usual = bound[argument], parameters[argument].default
-            if isinstance(value, PLAIN) and type(value) is type(usual) and value == usual:
+            usual = parameters[argument].default
+            value = bound.get(argument, usual)
+            equal = isinstance(value, PLAIN) and type(value) is type(usual) and value == usual
+            if value is usual or equal:
                 continue
             said = describe(value)
             if said is None:
@@ -270,12 +268,10 @@ def sealed(result, words: str | None):
         return result
     if isinstance(result, nn.Module):
         seal(result, words)
-    elif isinstance(result, Mapping):
-        for name, part in result.items():
+    elif isinstance(result, Mapping | list | tuple):
+        parts = result if isinstance(result, Mapping) else dict(enumerate(result))
+        for name, part in parts.items():
             sealed(part, f"{words} {name}")
-    elif isinstance(result, list | tuple):
-        for k, part in enumerate(result):
-            sealed(part, f"{words} {k}")
     return result
 
 
@@ -313,12 +309,10 @@ def _outline(value, tensors: dict):
     if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
         return {"_objects" if value.dtype.kind == "O" else "_texts": value.tolist()}
     if isinstance(value, np.ndarray | torch.Tensor):
-        name = str(len(tensors))
-        if isinstance(value, np.ndarray):
-            tensors[name] = torch.from_numpy(np.array(value, order="C"))
-            return {"_array": name}
-        tensors[name] = value.detach().cpu().contiguous().clone()
-        return {"_tensor": name}
+        name, kind = str(len(tensors)), "_array" if isinstance(value, np.ndarray) else "_tensor"
+        held = torch.tensor(value) if isinstance(value, np.ndarray) else value.detach().cpu()
+        tensors[name] = held.clone(memory_format=torch.contiguous_format)
+        return {kind: name}
     if isinstance(value, nn.Module) or is_dataclass(value):
         names = inspect.signature(type(value)).parameters
         held = {name: _plain(getattr(value, name)) for name in names}
@@ -332,8 +326,8 @@ def unpack(content: bytes):
 
     size = int.from_bytes(content[:8], "little")
     outline = json.loads(content[8 : 8 + size])["__metadata__"]["outline"]
-    tensors = safetensors.torch.load(content)
-    return json.loads(outline, object_hook=functools.partial(_rebuilt, tensors=tensors))
+    rebuilt = functools.partial(_rebuilt, tensors=safetensors.torch.load(content))
+    return json.loads(outline, object_hook=rebuilt)
 
 
 def _rebuilt(inner: dict, tensors: Mapping):
@@ -377,10 +371,6 @@ USED: dict[str, tuple[str, bool, float]] = {}
 """{digest: family, whether it was measured now, core-seconds} of what this run asked for"""
 
 
-class Checked(Exception):
-    """An entry was measured again and compared: the rest of its page is not needed."""
-
-
 def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -> Callable:
     """Decorate a measurement that gives a small tidy table, whose entries are kept in the file of
     its `family` too; see `cached` for `names` and `helpers`.
@@ -394,14 +384,15 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
         key_of = _keyed(function, family, version, helpers, names)
 
         def look_up(key: Key | None) -> pd.DataFrame | None:
-            if key is None or key.digest == os.environ.get(CHECKED):
+            if key is None:
                 return None
+            checked = os.environ.get(CHECKED, "")
             if (of_user := load(key)) is not None:
                 table = of_user["table"]
                 table.attrs.update(of_user["about"])
                 _add(key, table)
-            elif (table := entry(family, key.digest)) is None:
-                if os.environ.get(CHECKED) == "none":
+            elif key.digest in checked or (table := entry(family, key.digest)) is None:
+                if checked == "none":
                     raise InputError(f"{key} ({key.digest}) is not kept: render the page again.")
                 return None
             USED[key.digest] = family, False, table.attrs["seconds"]
@@ -416,8 +407,6 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
             table.attrs.update(device=device, torch=of_torch, seconds=round(seconds, 1))
             if key is None:
                 return table
-            if key.digest == os.environ.get(CHECKED):
-                _compare(key, table)
             USED[key.digest] = family, True, seconds
             _add(key, table)
             save(key, {"table": table, "about": table.attrs})
@@ -434,8 +423,8 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
                 table = function(*args, **kwargs)
                 return keep(key, table, time.process_time() - began)
 
-        version_of_it = f"{family} {version}"
-        call.__dict__.update(key=key_of, look_up=look_up, keep=keep, version=version_of_it)
+        facts = {"key": key_of, "look_up": look_up, "keep": keep, "version": f"{family} {version}"}
+        call.__dict__.update(facts)
         return call
 
     return decorate
@@ -454,25 +443,6 @@ def rounded(table: pd.DataFrame) -> pd.DataFrame:
     for name in table.select_dtypes("float"):
         table[name] = [float(f"{value:.9g}") for value in table[name]]
     return table
-
-
-def _compare(key: Key, table: pd.DataFrame) -> None:
-    """Compare an entry that was measured again with the kept one. Raises Checked."""
-    before = entry(key.name, key.digest)
-    if before is None:
-        raise InputError(f"{key.name} has no entry {key.digest}, so nothing can be compared.")
-    numbers = before.select_dtypes("number").columns
-    texts = [name for name in before if name not in numbers]
-    if before.shape != table.shape or not before[texts].equals(table[before.columns][texts]):
-        raise Checked(json.dumps({"family": key.name, "key": key.digest, "difference": math.inf}))
-    same = (before[numbers] == table[numbers]) | (before[numbers].isna() & table[numbers].isna())
-    difference = (before[numbers] - table[numbers]).abs().mask(same, 0.0)
-    # Sums of losses are compared a prediction, other numbers by their size.
-    size = before[numbers].abs().clip(lower=1.0).fillna(1.0)
-    if "predictions" in numbers:
-        size = size.clip(lower=before.predictions, axis=0)
-    largest = float((difference / size).to_numpy().max())
-    raise Checked(json.dumps({"family": key.name, "key": key.digest, "difference": largest}))
 
 
 class Family(NamedTuple):
@@ -532,14 +502,13 @@ def parsed(text: str) -> tuple[Family, bool]:
     entries: dict[str, list[dict[str, str]]] = {}
     is_whole = True
     for row in lines:
-        # A row with too many cells has some under None, one with too few has None in them.
-        if None in row or None in row.values() or odd.search("".join(row.values())):
-            is_whole = False
-            continue
         try:
+            written = "".join(row.values())  # with too few cells one is None, with too many a list
             int(row["rows"]), float(row["seconds"])
             [cell_value(cell) for cell in row.values() if cell.startswith('"')]
-        except ValueError:
+        except (TypeError, ValueError):
+            written = "\0"
+        if odd.search(written):
             is_whole = False
             continue
         entries.setdefault(row["key"], []).append(row)
@@ -626,14 +595,13 @@ def _add(key: Key, table: pd.DataFrame) -> None:
             before = _as_it_is_now(path_of(key.name))
             inputs = [*dict.fromkeys([*before.inputs, *key.words])]
             outputs = [*dict.fromkeys([*before.outputs, *map(str, table.columns)])]
-            header = ["key", *inputs, "version", *outputs, *ABOUT]
-            if twice := sorted({name for name in header if header.count(name) > 1}):
-                raise TypeError(f"{key.name}: {twice} would stand twice in its file")
             write(key.name, Family(inputs, outputs, before.entries | {key.digest: new}))
 
 
 def write(name: str, family: Family) -> None:
     header = ["key", *family.inputs, "version", *family.outputs, *ABOUT]
+    if twice := sorted({column for column in header if header.count(column) > 1}):
+        raise TypeError(f"{name}: {twice} would stand twice in its file")
     with atomic_write(path_of(name)) as part, open(part, "w", encoding="utf-8", newline="") as file:
         rows = csv.DictWriter(file, header, restval="", lineterminator="\n")
         rows.writeheader()

@@ -1,7 +1,6 @@
 """What is remembered: found by what it is of, whole or not there, and never lost or overwritten."""
 
 import errno
-import json
 import multiprocessing
 import os
 from pathlib import Path
@@ -13,13 +12,14 @@ import torch
 from filelock import FileLock
 
 from lib import store
+from lib.cli import difference_of
 from lib.errors import InputError
 from lib.hooks import Rows
 from lib.linear.affine import Handle
 from lib.linear.products import train_probe
 from lib.linear.regression import errors, fit, fit_facts, fit_maps, r2
 from lib.old import token_sweep
-from lib.store import Checked, Key, atomic_write, cache_folder, cached, entry, kept, read
+from lib.store import Key, atomic_write, cache_folder, cached, entry, kept, read
 from lib.swap.expected import predicted_cost
 from lib.swap.healing import heal
 from lib.swap.sweep import document_losses, sweep
@@ -159,10 +159,10 @@ def test_an_entry_with_missing_numbers_is_compared(
     forget(monkeypatch, tmp_path)
     if changed:
         table.loc[0, changed] = {"n": 1.5, "text": "c"}[changed]
-    monkeypatch.setenv("NONLINEARITY_CHECK", measure.key("this").digest)
-    with pytest.raises(Checked) as told:
-        measure("this")
-    assert (json.loads(str(told.value))["difference"] > 1e-4) == differs
+    digest = measure.key("this").digest
+    monkeypatch.setenv("NONLINEARITY_CHECK", digest)
+    again = measure("this")
+    assert (difference_of(entry("a family", digest), again) > 1e-4) == differs
 
 
 @pytest.mark.parametrize("column", ["what", "rows", "key", "device"])
@@ -524,10 +524,9 @@ def test_a_changed_row_is_found_when_it_is_measured_again(
     def measured_again() -> float:
         forget(monkeypatch, tmp_path)
         monkeypatch.setenv("NONLINEARITY_CHECK", digest)
-        with pytest.raises(Checked) as told:
-            sweep(subject, test, {})
+        again = document_losses(subject, test)
         monkeypatch.delenv("NONLINEARITY_CHECK")
-        return json.loads(str(told.value))["difference"]
+        return difference_of(entry(LOSSES, digest), again)
 
     assert measured_again() < 1e-6
     family = read(LOSSES)
