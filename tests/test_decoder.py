@@ -469,7 +469,7 @@ def built(kinds, widths, parallel=False, seed=42, **shape):
     return build_decoder(widths, shape, start="scaled", seed=seed)
 
 
-MIXED = ("swiglu", "affine", "hybrid", "gated"), [24, 0, 8, 12]
+MIXED = ("swiglu", "affine", "hybrid", "gated", "gelu"), [24, 0, 8, 12, 20]
 MIXERS = [
     dict(attention="gated"),
     dict(window=4),
@@ -598,7 +598,10 @@ def test_where_ffns_are_zero_the_twins_agree():
 def test_each_kind_of_ffn_is_its_formula():
     model = shaken(built(*MIXED))
     x = torch.randn(2, 5, 16)
-    affine, hybrid, gated = (layer.mlp for layer in model.model.layers[1:])
+    affine, hybrid, gated, gelu = (layer.mlp for layer in model.model.layers[1:])
+    hidden = x @ gelu.up_proj.weight.T
+    inside = hidden * torch.special.ndtr(hidden)  # times the normal distribution's share below it
+    torch.testing.assert_close(gelu(x), inside @ gelu.down_proj.weight.T)
     torch.testing.assert_close(affine(x), x @ affine.weight.T + affine.bias)
     in_hybrid = x @ hybrid.affine.weight.T + hybrid.affine.bias
     torch.testing.assert_close(hybrid(x), in_hybrid + hybrid.ffn(x))

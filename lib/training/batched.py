@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention, silu
 from tqdm import tqdm
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -94,6 +94,9 @@ class StackedDecoders:
             return self._map(f"{name}.mlp", x)
         if kind == "swiglu":
             return self._swiglu(f"{name}.mlp", x)
+        if kind == "gelu":
+            hidden = gelu(self._map(f"{name}.mlp.up_proj", x))
+            return self._map(f"{name}.mlp.down_proj", hidden)
         linear, full = self._map(f"{name}.mlp.affine", x), self._swiglu(f"{name}.mlp.ffn", x)
         if kind == "hybrid":
             return linear + full

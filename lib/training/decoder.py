@@ -19,8 +19,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 from lib.errors import InputError, unknown
 
 STARTS = ("plain", "looking-back", "scaled", "scaled, looking-back", "llama")
-KINDS = ("swiglu", "affine", "hybrid", "gated")
-"""what stands in a layer's FFN's place: see FFN, Affine, Hybrid and Gated"""
+KINDS = ("swiglu", "gelu", "affine", "hybrid", "gated")
+"""what stands in a layer's FFN's place: see FFN, GeluFFN, Affine, Hybrid and Gated"""
 ATTENTIONS = ("softmax", "gated")
 """how a layer's attention mixes tokens: see GatedAttention"""
 SILENT_STARTS = ("plain", "looking-back")
@@ -93,6 +93,18 @@ class FFN(nn.Module):
         return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class GeluFFN(nn.Module):
+    """Down(GELU(Up x)), x [..., d], as in GPT-2 but without biases."""
+
+    def __init__(self, d: int, width: int):
+        super().__init__()
+        self.up_proj = nn.Linear(d, width, bias=False)
+        self.down_proj = nn.Linear(width, d, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(nn.functional.gelu(self.up_proj(x)))
+
+
 class Affine(nn.Linear):
     """Wx + b in an FFN's place."""
 
@@ -126,7 +138,7 @@ class Gated(nn.Module):
         return linear + self.opening * (self.ffn(x) - linear)
 
 
-CLASSES: dict[str, type] = {"swiglu": FFN, "affine": Affine, "hybrid": Hybrid, "gated": Gated}
+CLASSES: dict[str, type] = dict(zip(KINDS, (FFN, GeluFFN, Affine, Hybrid, Gated)))
 
 
 class GatedProjection(nn.Linear):
@@ -377,10 +389,10 @@ def count_params(config: DecoderConfig) -> int:
     layers += len(config.memory_layers) * (3 * d * d + 8 * d * d + 3 * (d + 1) + 2 * d)
     ffn = 0
     for width, kind in zip(config.intermediate_sizes, config.ffn_kinds):
-        affine = d * d + d if kind != "swiglu" else 0
-        gate = d + 1 if kind == "gated" else 0
-        inside = affine + gate + (0 if kind == "affine" else 3 * d * width)
-        ffn += inside + d if inside else 0
+        swiglu, gelu, affine = 3 * d * width, 2 * d * width, d * d + d
+        hybrid = affine + swiglu
+        inside = dict(zip(KINDS, (swiglu, gelu, affine, hybrid, hybrid + d + 1)))[kind]
+        ffn += inside + d if inside else 0  # with the norm before it
     return v * d * (1 if config.tie_word_embeddings else 2) + d + layers + ffn
 
 
@@ -395,7 +407,7 @@ def flops_per_token(config: DecoderConfig, seq_len: int) -> int:
     widths_kinds = [*zip(config.intermediate_sizes, config.ffn_kinds)]
     n_norms = 1 + config.num_hidden_layers
     n_norms += len([1 for width, kind in widths_kinds if width or kind == "affine"])
-    of_kind = {"swiglu": 0, "affine": d, "hybrid": d, "gated": d + 1}
+    of_kind = dict(zip(KINDS, (0, 0, d, d, d + 1)))
     biases = sum(of_kind[kind] for _, kind in widths_kinds)
     in_products = count_params(config) - embedding - n_norms * d - biases
     scores = 2 * seq_len * config.num_attention_heads * config.head_dim * config.num_hidden_layers
