@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # make writes nothing itself, so that a pipe that is closed (| head) cannot end it.
 .SILENT:
-.PHONY: report test test-all lint lab notebook train render check-measured site bench setup clean
+.PHONY: report test test-all lint lab notebook train render read check-measured site bench setup clean
 
 report: $(READY)  ## the series at the laptop profile, into runs/laptop/index.html
 	$(BIN)/python -m lib.cli report
@@ -47,6 +47,9 @@ train: $(READY)  ## the trainings of a report, kept in data/measured: make train
 
 render: $(READY)  ## execute the committed notebooks in place: make render, or make render N=01
 	$(BIN)/python -m lib.cli render
+
+read: $(READY)  ## pin a page's words to the numbers of its summary, once they were read: N=06
+	$(BIN)/python -m lib.cli read
 
 check-measured: $(READY)  ## measure one kept entry of each page again and compare: N=06
 	$(BIN)/python -m lib.cli check-measured

@@ -1,4 +1,5 @@
-"""The command line behind `make report`, `notebook`, `render`, `train` and `check-measured`.
+"""The command line behind `make report`, `notebook`, `render`, `read`, `train` and
+`check-measured`.
 
 Snakemake runs what is out of date (the Snakefile); here names are checked before long work starts,
 and one report is run by papermill.
@@ -28,6 +29,7 @@ RUNS = ROOT / "runs"
 NOT_READ = {
     "render": ("profile", "corpus", "seed"),
     "train": ("seed",),
+    "read": ("profile", "model", "corpus", "seed"),
     "check-measured": ("profile", "model", "corpus", "seed"),
 }
 """settings that a command refuses, for it would not read them"""
@@ -266,7 +268,7 @@ def _render_one(name: str, folder: Path, given: dict) -> None:
     target = folder / f"{name}.ipynb" if given else source
     if given:
         notebook = page.as_read(notebook, name, {"seed": 42, "profile": "study"} | given, target)
-    else:
+    elif not page.is_summarized(notebook):
         results = DATA / "results/study" / PROFILES["study"]["model"] / name
         table = page.claims_table(name, PROFILES["study"]["model"], results, is_committed=True)
         first = notebook.cells[0]
@@ -279,6 +281,30 @@ def _render_one(name: str, folder: Path, given: dict) -> None:
             f"{folder / source.name}, and your words are where they were; render it again."
         )
     os.replace(part, target)
+    if not given and page.is_summarized(notebook):
+        print(
+            *filter(None, [page.unread(notebook, name), *page.unquotable(notebook, name)]), sep="\n"
+        )
+
+
+def read(config: dict) -> None:
+    """Pin the words of pages to the numbers of their summaries, once a person has read them.
+    Raises InputError for a page whose words quote an interval that is not there."""
+    import nbformat
+
+    from lib import page
+
+    for name in notebooks(config.get("number", ""), config.get("paper", "")):
+        path = NOTEBOOKS / f"{name}.ipynb"
+        notebook = nbformat.read(path, 4)
+        if not page.is_summarized(notebook):
+            continue
+        if faults := page.unquotable(notebook, name):
+            raise InputError("\n".join(faults))
+        notebook.cells[0].metadata["summary"] = page.pin_of(name)
+        with atomic_write(path) as part:
+            nbformat.write(notebook, part)
+        print(f"{name}: its words are pinned to {page.pin_of(name)}")
 
 
 def train(config: dict) -> None:
@@ -365,12 +391,12 @@ def main() -> None:
             raise InputError(
                 f"make {what} does not read {name.upper()}: leave it out, or use make notebook."
             )
-    if what == "notebook" and "number" not in config:
-        raise InputError("no notebook was named: give for example make notebook N=01.")
+    if what in ("notebook", "read") and "number" not in config:
+        raise InputError(f"no notebook was named: give for example make {what} N=01.")
     if what not in ("report", "notebook") and "," in config.get("model", ""):
         raise InputError(f"make {what} takes one model: run it for each of {config['model']}.")
     plan(config)  # names are checked before long work starts
-    commands = {"render": render, "train": train, "check-measured": check_measured}
+    commands = {"render": render, "read": read, "train": train, "check-measured": check_measured}
     commands.get(what, report)(config)
 
 

@@ -2,14 +2,19 @@
 another run than the committed one is shown.
 
 The words of a page were written by a person about the committed run: cells with the tag `answer`
-(the first) or `reading`. Nothing here writes a sentence.
+(the first) or `reading`. Nothing here writes a sentence. A number with an interval that they quote
+is one of the run's summary, and the words are pinned to the summary that was read: its digest
+stands in the first cell's metadata.
 """
 
 import copy
+import csv
+import hashlib
 import html
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import latex2mathml.converter
@@ -17,7 +22,7 @@ import nbformat
 from nbconvert import HTMLExporter
 
 from lib.errors import InputError
-from lib.models.names import COMMITTED, MODEL_NOTES, PROFILES, label
+from lib.models.names import COMMITTED, MODEL_NOTES, PROFILES, TRAINED_HERE, label
 from lib.store import DATA, atomic_write
 
 MARKERS = ("<!-- claims -->", "<!-- /claims -->")
@@ -32,6 +37,126 @@ NOT_MEASURED = re.compile(
 def is_new(notebook: dict) -> bool:
     """Whether a notebook is in the form of the fifth edition."""
     return "answer" in notebook["cells"][0]["metadata"].get("tags", [])
+
+
+# The summary of a run, and the words that rest on it
+
+QUOTED = re.compile(
+    r"(?<![\w.])(?P<value>[−-]?×?\d[\d,.]*(?:e\d+)?)%?(?P<unit>(?: [^\W\d][^\d\[\]|()]{0,40})?)"
+    r" \[(?P<low>[−-]?\d[\d,.e]*), (?P<high>[−-]?\d[\d,.e]*)\]"
+)
+"""a number with its interval: 0.023 nats a token [0.010, 0.035]"""
+
+
+def is_summarized(notebook: dict) -> bool:
+    """Whether a notebook is in the form of the sixth edition: its words rest on its summary."""
+    return is_new(notebook) and MARKERS[0] not in "".join(notebook["cells"][0]["source"])
+
+
+def summary_in(folder: Path) -> dict[str, tuple[str, str]]:
+    """{quantity: (unit, value as shown)} of the run whose results are in a folder; {} without."""
+    path = folder / "summary.csv"
+    if not path.exists():
+        return {}
+    with open(path, encoding="utf-8", newline="") as file:
+        return {row["quantity"]: (row["unit"], row["shown"]) for row in csv.DictReader(file)}
+
+
+def committed_summaries(notebook: str) -> dict[str, dict[str, tuple[str, str]]]:
+    """{model: its summary} of a page's committed runs; what is trained here has one column, "here".
+    Raises InputError for a summary of another profile than `study`."""
+    found = {}
+    for model in COMMITTED:
+        folder = _results(model, notebook)
+        run_facts = folder / "provenance.json"
+        if (summary := summary_in(folder)) and run_facts.exists():  # else it was stopped
+            facts = json.loads(run_facts.read_text("utf-8"))
+            if facts["profile"] != "study":
+                raise InputError(
+                    f"{model}'s summary of {notebook} is of the profile {facts['profile']}, and "
+                    f"the words are about study: make render N={notebook[:2]}."
+                )
+            found["here" if notebook[:2] in TRAINED_HERE else model] = summary
+    return found
+
+
+def side_by_side(summaries: dict[str, dict[str, tuple[str, str]]]) -> list[dict[str, str]]:
+    """Rows of the first summary's quantities: quantity, a column a run, unit."""
+    first = next(iter(summaries.values()))
+    return [
+        {"": quantity}
+        | {run: summary.get(quantity, ("", ""))[1] for run, summary in summaries.items()}
+        | {"unit": "" if unit == "1" else unit}
+        for quantity, (unit, _) in first.items()
+    ]
+
+
+def pin_of(notebook: str) -> str:
+    """A digest of all that the committed summaries of a page show."""
+    shown = [
+        f"{model} | {quantity} | {value}"
+        for model, summary in committed_summaries(notebook).items()
+        for quantity, (_, value) in summary.items()
+    ]
+    return hashlib.sha256("\n".join(shown).encode()).hexdigest()[:12]
+
+
+def unread(notebook: dict, name: str) -> str:
+    """Why a page has to be read again by a person, or ""."""
+    if notebook["cells"][0]["metadata"].get("summary") == pin_of(name):
+        return ""
+    return (
+        f"{name}: numbers of its summary changed since its words were written: read the page, "
+        f"mend it, then make read N={name[:2]}"
+    )
+
+
+def unquotable(notebook: dict, name: str) -> list[str]:
+    """A sentence for each number with an interval, in the top or a reading, that is not the whole
+    of a row of the summary, of the model that its sentence or the head of its column names."""
+    known = {
+        model: {_as_compared(found) for _, shown in summary.values() if (found := _quoted(shown))}
+        for model, summary in committed_summaries(name).items()
+    }
+    faults = []
+    for said, about in _said_in(notebook):
+        named = [m for m in known if m.partition("-")[0] in about.lower()]
+        of_models = [named[0]] if len(named) == 1 else [*known]
+        for found in QUOTED.finditer(said):
+            if not any(_as_compared(found) in known[model] for model in of_models):
+                faults.append(
+                    f"{name}: {found[0]!r} in {said.strip()[:60]!r} is no row of the summary of "
+                    f"{' or '.join(of_models)}: take it from there, or add it there."
+                )
+    return faults
+
+
+def _quoted(shown: str) -> re.Match | None:
+    return QUOTED.search(shown.replace("+", ""))
+
+
+def _as_compared(found: re.Match) -> tuple[str, ...]:
+    return tuple(found[part].replace("-", "−") for part in ("value", "low", "high"))
+
+
+def _said_in(notebook: dict) -> Iterator[tuple[str, str]]:
+    """Sentences and cells of tables in the words about the committed run, each with the text that
+    may name its model: the sentence itself, or the head of the column."""
+    for cell in notebook["cells"]:
+        if not {"answer", "reading"} & {*cell["metadata"].get("tags", [])}:
+            continue
+        head: list[str] = []
+        for line in "".join(cell["source"]).replace("+", "").splitlines():
+            if line.startswith("|"):
+                parts = [part.strip() for part in line.strip("|").split("|")]
+                head = head or parts
+                yield from zip(parts, head)
+                continue
+            head = []
+            yield from ((said, said) for said in re.split(r"(?<=[.:;?])\s", line))
+
+
+# Claims: pages of the fifth edition
 
 
 def found_in(folder: Path) -> dict:
@@ -105,7 +230,12 @@ def of_another_run(cells: list[dict], notebook: str, run: dict, page: Path) -> l
     if figure.exists():
         parts.append(f"![The main figure]({os.path.relpath(figure, page.parent)})")
     name = label(run["model"])
-    if table := claims_table(notebook, name, Path(run["folder"]), is_committed=False):
+    if own := summary_in(Path(run["folder"])):
+        from lib import paper
+
+        columns = {f"{name}, {run['profile']}": own} | committed_summaries(notebook)
+        parts.append(paper.markdown_table(side_by_side(columns)))
+    elif table := claims_table(notebook, name, Path(run["folder"]), is_committed=False):
         parts.append("\n".join([MARKERS[0], table, MARKERS[1]]))
     first = cells[0] | {"source": "\n\n".join(parts)}
     rest = [c for c in cells[1:] if "reading" not in c["metadata"].get("tags", [])]
@@ -113,8 +243,11 @@ def of_another_run(cells: list[dict], notebook: str, run: dict, page: Path) -> l
 
 
 def answer_of(notebook: dict) -> str:
-    """The answer of a page in the new form, without its label."""
+    """The answer of a page in the new form, without its label: the first paragraph below the title
+    and the source."""
     source = "".join(notebook["cells"][0]["source"])
+    if is_summarized(notebook):
+        return " ".join(source.split("\n\n")[1].split())
     found = re.search(r"\*\*Answer\.?\*\*(.*?)(?:\n\n|$)", source, re.DOTALL)
     return " ".join(found[1].split()) if found else ""
 

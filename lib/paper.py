@@ -11,6 +11,8 @@ from lib.stats import Contrast, Interval
 from lib.store import DATA
 
 PUBLISHED = DATA / "published"
+CHANGES = ("relative change", "change of perplexity")
+"""units that are shown in per cent, or as a factor"""
 WORDS = ("agrees", "opposite", "cannot tell")
 """how a reading may begin where the numbers carry it"""
 
@@ -171,7 +173,7 @@ def as_displayed(cells: dict[str, str]) -> str:
 
 def unit_of_difference(unit: str) -> str:
     """The unit of a difference of two values: of two percentages, points."""
-    return "points" if unit.startswith(("relative change", "share")) else unit
+    return "points" if unit.startswith((*CHANGES, "share")) else unit
 
 
 def format_interval(
@@ -183,7 +185,7 @@ def format_interval(
     i = value if isinstance(value, Interval) else Interval(float(value), np.nan, np.nan)
     if not np.isfinite(i.value):
         return "–"
-    is_change = unit.startswith("relative change")
+    is_change = unit.startswith(CHANGES)
     as_factor = is_change and not signed  # what is signed is a difference, and no factor
     plus = "+" if signed or is_change else ""
     scale, end = scale_and_end(unit)
@@ -211,11 +213,18 @@ def format_interval(
     return tidy(f"{middle}{end} [{low}, {high}]")
 
 
+def shown(value: Interval | float | int | str, unit: str) -> str:
+    """A value of a summary: text and whole numbers as they are, others as `format_interval`."""
+    if isinstance(value, str | int | np.integer):
+        return f"{value:,}" if not isinstance(value, str) else value
+    return format_interval(value, unit)
+
+
 def scale_and_end(unit: str) -> tuple[int, str]:
     """What a value of this unit is multiplied by where it is shown, and what follows it."""
     if unit == "points":
         return 100, " points"
-    if unit.startswith(("relative change", "share")):
+    if unit.startswith((*CHANGES, "share")):
         return 100, "%"
     return 1, ""
 

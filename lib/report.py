@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from io import BytesIO
@@ -12,17 +13,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import torch
 import transformers
 from IPython import get_ipython
 from IPython.display import Image, Markdown, display
 
-from lib import paper, plots, store
+from lib import page, paper, plots, store
 from lib.errors import InputError, unknown
 from lib.models.blocks import Subject
 from lib.models.loading import load_subject
-from lib.models.names import COMMITTED, MODEL_NOTES, PROFILES, check_model, label, tiny_models
+from lib.models.names import (
+    COMMITTED,
+    MODEL_NOTES,
+    PROFILES,
+    TRAINED_HERE,
+    check_model,
+    label,
+    tiny_models,
+)
 from lib.stats import Contrast, Interval
 from lib.store import DATA, ROOT, atomic_write
 from lib.text.corpora import Corpus, check_corpus, load_corpus, measured_sample
@@ -94,10 +104,12 @@ class Run:
         print(subject, *sample, sep="\n")
         return subject, sample
 
-    def sample(self, subject: Subject, text: Corpus) -> Sample:
+    def sample(self, subject: Subject, text: Corpus, seq_len: int | None = None) -> Sample:
         """The run's windows of a text for a measured subject, disjoint by document: for maps, for
-        gates and routers, and the one test sample (lib.text.corpora.measured_sample)."""
+        gates and routers, and the one test sample (lib.text.corpora.measured_sample). `seq_len`:
+        tokens a window, where not the profile's."""
         budget = PROFILES[self.profile]
+        seq_len = seq_len or budget["seq_len"]
         # What the models trained here have not read is the test of the sample for every model.
         unread = self.model in tiny_models() or text is load_corpus("wikipedia-sample")
         parts = measured_sample(text, read_before=unread)
@@ -105,7 +117,7 @@ class Run:
         def cut(part: str) -> Windows:
             documents = getattr(parts, part)[: budget.get("most_documents")]
             name = f"{text.name} ({part})"
-            return cut_windows(documents, subject.tokenizer, budget["seq_len"], self.seed, name)
+            return cut_windows(documents, subject.tokenizer, seq_len, self.seed, name)
 
         def up_to(windows: Windows, n_tokens: int) -> Windows:
             return windows.take(min(n_tokens // self.divisor, windows.n_tokens))
@@ -115,7 +127,7 @@ class Run:
         if test.n_documents < LEAST_DOCUMENTS:
             raise InputError(
                 f"corpus {text.name!r} has {test.n_documents} test documents of at least "
-                f"{budget['seq_len']} tokens, and intervals need {LEAST_DOCUMENTS}: give a text of "
+                f"{seq_len} tokens, and intervals need {LEAST_DOCUMENTS}: give a text of "
                 "at least 120,000 characters."
             )
         return Sample(
@@ -137,7 +149,7 @@ class Run:
         own = {"model": label(self.model), "profile": self.profile, **self.behind}
         parts = [table.assign(**own)]
         for model in self._others():
-            folder = self._committed(model)
+            folder = self.committed_folder(model)
             path = folder / f"{table.attrs['name']}.csv"
             if path.exists() and (folder / "provenance.json").exists():  # else it was stopped
                 of_run = json.loads((folder / "provenance.json").read_text("utf-8"))
@@ -149,7 +161,7 @@ class Run:
         """The committed models beside which this run stands."""
         return [model for model in COMMITTED if model != self.model]
 
-    def _committed(self, model: str) -> Path:
+    def committed_folder(self, model: str) -> Path:
         return DATA / "results" / "study" / model / self.notebook
 
     def figure(self, figure: plt.Figure, what: str, alt: str) -> Image:
@@ -198,6 +210,37 @@ class Run:
         self.quotes = [q for q in self.quotes if q["label"] != label]
         self.quotes.append({"label": label, "value": number})
         return pd.DataFrame(self.quotes).style.hide(axis="index")
+
+    def summary(self, rows: Sequence[tuple[str, Interval | float | str, str]]) -> pd.DataFrame:
+        """Keep the numbers that the page's words quote, and show them beside the committed runs'.
+
+        A row is a quantity's name, its value, and its unit: "1", "nats a token", "share", "change
+        of perplexity", "points", or what is counted. Raises InputError for a row without a name,
+        and for a name that stands twice.
+        """
+        names = [name for name, *_ in rows]
+        if bad := [name for name in names if not name.strip() or names.count(name) > 1]:
+            raise InputError(
+                f"the summary has a row named {bad[0]!r} {names.count(bad[0])} times: give each "
+                "row a name of its own."
+            )
+        lines: list[dict[str, object]] = []
+        for name, value, unit in rows:
+            low, high = value[1:] if isinstance(value, Interval) else (np.nan, np.nan)
+            number = value[0] if isinstance(value, Interval) else value
+            numbers = {"value": number, "low": low, "high": high}
+            shown = paper.shown(value, unit)
+            lines.append({"quantity": name, "unit": unit, "shown": shown, **numbers})
+        table = pd.DataFrame(lines)
+        self.keep(table, "summary")
+        committed = page.committed_summaries(self.notebook)
+        own = "here" if self.notebook[:2] in TRAINED_HERE else label(self.model)
+        if self.renders:
+            committed.pop(own, None)
+        else:
+            own = f"{own}, {self.profile}"
+        both = {own: page.summary_in(self.folder)} | committed
+        return pd.DataFrame(page.side_by_side(both)).style.hide(axis="index").set_uuid("summary")
 
     def end(self, **facts) -> None:
         """Keep the run's claims, quotes, provenance (with further facts) and the keys of what it
@@ -268,9 +311,12 @@ def start(
     usual = PROFILES["study"]
     of_page = (COMMITTED[0], "study", usual["corpus"], 42)
     if COMMAND not in os.environ and (run.model, profile, run.corpus, seed) != of_page:
+        measured = [m for m in COMMITTED if run.committed_folder(m).exists()]
+        trained_here = notebook[:2] in TRAINED_HERE
+        about = "decoders trained here" if trained_here else " and ".join(measured)
         print(
             f"here: {run.model} at {profile} on {run.corpus}, seed {seed}. The words in this "
-            f"notebook are about {COMMITTED[0]} at study."
+            f"notebook are about {about or COMMITTED[0]}, at study."
         )
     return run
 

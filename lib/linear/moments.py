@@ -23,9 +23,9 @@ HEAVY = 8.0  # rows whose output norm exceeds so many medians of their batch are
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Count, means and centred sums of n rows, float64."""
+    """Count, means and centred sums of n rows, float64; of weighted ones n is their sum."""
 
-    n: int
+    n: float
     mean_x: torch.Tensor
     """[d_in]"""
     mean_y: torch.Tensor
@@ -40,17 +40,28 @@ class Moments:
     """the relative precision of the rows' x"""
 
     @classmethod
-    def of(cls, x: torch.Tensor, y: torch.Tensor) -> "Moments":
-        """Moments of rows x [n, d_in], y [n, d_out]."""
+    def of(cls, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None = None) -> "Moments":
+        """Moments of rows x [n, d_in], y [n, d_out]; each counts as its `weight` [n] says, or 1."""
         if not len(x):
             raise InputError("no rows have no moments: give more text, or fewer conditions on it.")
         precision = precision_of(x)
         x, y = x.double(), y.double()
+        if weight is not None:
+            return cls._of_weighted(x, y, weight.double(), precision)
         mean_x, mean_y = x.mean(0), y.mean(0)
         both = torch.cat([x - mean_x, y - mean_y], 1)
         sxx, sxy = (both[:, : x.shape[1]].T @ both).split([x.shape[1], y.shape[1]], 1)
         syy = both[:, x.shape[1] :].square().sum(0)
         return cls(len(x), mean_x, mean_y, sxx, sxy, syy, precision)
+
+    @classmethod
+    def _of_weighted(
+        cls, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, precision: float
+    ) -> "Moments":
+        n = float(weight.sum())
+        mean_x, mean_y = weight @ x / n, weight @ y / n
+        x, y = (x - mean_x) * weight.sqrt()[:, None], (y - mean_y) * weight.sqrt()[:, None]
+        return cls(n, mean_x, mean_y, x.T @ x, x.T @ y, y.square().sum(0), precision)
 
     def __add__(self, other: "Moments") -> "Moments":
         return self._merge(other, +1)

@@ -97,7 +97,7 @@ def _fit_maps(subject: Subject, windows: Windows) -> Fits:
         prefixes = accumulate([piece[b] for piece in pieces], join)
         eighth, quarter, half, _three_quarters, whole = prefixes
         for prefix in (eighth, quarter, half, whole):
-            n_positions = prefix.moments.n
+            n_positions = int(prefix.moments.n)
             if n_positions not in at_budget:
                 at_budget[n_positions] = {}
             at_budget[n_positions][b] = _single(prefix.moments.fit())

@@ -1,0 +1,153 @@
+"""Affine maps that a few positions do not rule: fitted without massive activations, or weighted.
+
+Least squares is fitted to the rows with the largest outputs. Where 0.4% of the positions carry nine
+tenths of the squared output, the map fits these and little else (notebook 06).
+"""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from lib.hooks import forward
+from lib.keys import later
+from lib.linear.affine import AffineMap, Handle
+from lib.linear.moments import Moments
+from lib.linear.regression import (
+    MASSIVE,
+    AffineFit,
+    bulk_moments,
+    fit_maps,
+    gather,
+)
+from lib.models.blocks import Subject
+from lib.store import cached, kept
+from lib.text.windows import Windows
+
+
+def fitted_without(
+    subject: Subject, windows: Windows, fit: AffineFit, over: float = MASSIVE
+) -> dict[int, Handle]:
+    """{block: map} fitted on the positions whose output norm is at most `over` medians of the
+    block's, in the FFN's place everywhere; of the blocks that have massive activations."""
+
+    def compute() -> dict[int, AffineMap]:
+        samples = gather(subject, windows)
+        median = {b: float(np.median(samples[b].norm)) for b in fit.massive_blocks}
+        return {
+            b: _in_float32(bulk_moments(samples[b], over * median[b]).fit())
+            for b in fit.massive_blocks
+        }
+
+    return _later(compute, fit, fit.massive_blocks, f"without outputs over {over:g} medians")
+
+
+def weighted(subject: Subject, windows: Windows, fit: AffineFit, power: float) -> dict[int, Handle]:
+    """{block: map} by weighted least squares: a position weighs 1/max(‖y‖, median)^power, so that
+    with power 2 none counts more than in proportion to its relative error."""
+
+    def compute() -> dict[int, AffineMap]:
+        maps = weighted_maps(subject, windows, fit.facts.limit.to_numpy() / MASSIVE, power)
+        return {b: maps[b] for b in fit.maps}
+
+    return _later(compute, fit, [*fit.maps], f"weighted by norm to the power of -{power:g}")
+
+
+def massive_stay(subject: Subject, fit: AffineFit) -> dict[int, Handle]:
+    """{block: map} fitted on all positions, the FFN kept at massive activations; of the blocks that
+    have them."""
+
+    def compute() -> dict[int, AffineMap]:
+        fits = fit_maps(subject, fit.windows)
+        return {b: fits.massive_kept[b].with_affine(fits.plain[b]) for b in fit.massive_blocks}
+
+    return _later(compute, fit, fit.massive_blocks, "on all positions, FFN kept at massive ones")
+
+
+def _later(compute, fit: AffineFit, blocks: list[int], how: str) -> dict[int, Handle]:
+    """Maps that are fitted when one of them is first used."""
+    maps = later(compute, text=fit.windows)
+    said = {b: fit.provenance and f"affine map {how}, block {b}; {fit.provenance}" for b in blocks}
+    return {b: Handle(said[b], partial(maps, lambda of, b=b: of[b])) for b in blocks}
+
+
+def _in_float32(affine: AffineMap) -> AffineMap:
+    return AffineMap(affine.weight.float(), affine.bias.float())
+
+
+@cached("weighted affine maps", 1)
+def weighted_maps(
+    subject: Subject, windows: Windows, median: np.ndarray, power: float
+) -> dict[int, AffineMap]:
+    """{block: map}: see `weighted`; `median` [blocks] of the output norms."""
+    moments: dict[int, Moments] = {}
+
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
+        x, y = x.flatten(0, 1).float(), y.flatten(0, 1).float()
+        weight = y.norm(dim=-1).clamp_min(float(median[b])) ** -power
+        of_batch = Moments.of(x, y, weight)
+        moments[b] = moments[b] + of_batch if b in moments else of_batch
+
+    forward(subject, windows, on_ffn=add, desc=f"weighted statistics of {len(subject)} FFNs")
+    return {b: _in_float32(moments[b].fit()) for b in moments}
+
+
+def scores(
+    subject: Subject, windows: Windows, fit: AffineFit, maps: Mapping[tuple[int, str], nn.Module]
+) -> pd.DataFrame:
+    """How well maps of any kind fit on unseen windows, wherever they may be used: a row a block and
+    map with R² on all positions, on ordinary ones (those that are not massive), and relative, where
+    a position counts as 1/max(‖y‖, median)². Each is kept, so that only what is new is scored."""
+    with subject.unchanging():
+        keys = {k: map_r2.key(subject, windows, fit, k[0], m) for k, m in maps.items()}
+        found = {k: map_r2.look_up(key) for k, key in keys.items()}
+        if missing := [k for k in maps if found[k] is None]:
+            began = time.process_time()
+            moments = _moments(subject, windows, fit)
+            for k in missing:
+                table = _r2(moments[k[0]], maps[k])
+                seconds = (time.process_time() - began) / len(missing)
+                found[k] = map_r2.keep(keys[k], table, seconds)
+    tables = [table.assign(block=b, map=name) for (b, name), table in found.items()]
+    columns = ["all", "ordinary", "relative"]
+    by_map = pd.concat(tables).pivot(index=["block", "map"], columns="positions", values="r2")
+    return by_map[columns].reset_index().rename_axis(columns=None)
+
+
+@kept("fits of maps", 1, fit="maps", module="in the FFN's place")
+def map_r2(
+    subject: Subject, windows: Windows, fit: AffineFit, block: int, module: nn.Module
+) -> pd.DataFrame:
+    """R² of one map on unseen windows over all, ordinary and relative positions (see `scores`):
+    positions, r2."""
+    return _r2(_moments(subject, windows, fit)[block], module)
+
+
+def _r2(moments: dict[str, Moments], module: nn.Module) -> pd.DataFrame:
+    affine = AffineMap(module.weight, module.bias)
+    return pd.DataFrame([{"positions": n, "r2": m.r2(affine)} for n, m in moments.items()])
+
+
+def _moments(subject: Subject, windows: Windows, fit: AffineFit) -> list[dict[str, Moments]]:
+    """[block][positions]: moments of a text, every position counted in each of the three ways."""
+    found: list[dict[str, Moments]] = [{} for _ in subject.blocks]
+    limit = fit.facts.limit.to_numpy()
+
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
+        x, y = x.flatten(0, 1).float(), y.flatten(0, 1).float()
+        norm, median = y.norm(dim=-1), float(limit[b]) / MASSIVE
+        ordinary = norm <= float(limit[b])
+        of_batch = {
+            "all": Moments.of(x, y),
+            "ordinary": Moments.of(x[ordinary], y[ordinary]),
+            "relative": Moments.of(x, y, (norm.clamp_min(median) / median) ** -2),
+        }
+        for name, moments in of_batch.items():
+            found[b][name] = found[b][name] + moments if name in found[b] else moments
+
+    forward(subject, windows, on_ffn=add, desc="moments of the test text")
+    return found
