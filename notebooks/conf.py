@@ -1,22 +1,17 @@
 """How Sphinx makes a site of the committed reports: make site, or sphinx-build notebooks site."""
 
-import html
 import json
 import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
-
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "data/results/study"
 FIGURES = HERE.parent / "figures"
 sys.path.insert(0, str(HERE.parent))
-from lib import paper  # noqa: E402
-from lib.models.names import COMMITTED  # noqa: E402
 from lib.page import answer_of as answer_in  # noqa: E402
-from lib.page import found_in, is_new  # noqa: E402
+from lib.page import is_new  # noqa: E402
 
 project = html_title = "The Nonlinearity Budget"
 author = "The Nonlinearity Budget contributors"
@@ -173,75 +168,29 @@ def always_read_the_front_page(app, env, added, changed, removed) -> list[str]:
     return ["index"]
 
 
-# The scorecard: what was found for each claim on each model, to filter and to sort.
+# The scorecard: the tables of all tops, one under the other.
 
-ABOUT_CLAIMS = """What the papers claim, what they print for it, what was found here on each model,
-and what a person reads in it. A difference (*by …*) is paired by document, or resampled over
-blocks, with its 95% interval; what it is set against stands beside it. Pages of the fourth edition
-keep their own tables. Their marks (✔ ✘ ?) are withdrawn: an audit found that 46 of 89 were not
-earned, though every number that it recomputed was right.
+ABOUT_SCORECARD = """# Scorecard
+
+What the papers say, what they print for it, and what was found here: the table at the top of each
+report whose words rest on a summary of its numbers, in the order of the reports.
 """
 
 
-def link(notebook: str) -> str:
-    """A link to the page of a notebook, or its number alone where there is no page yet."""
-    if (HERE / f"{notebook}.ipynb").exists():
-        return f'<a href="{notebook}.html">{notebook[:2]}</a>'
-    return notebook[:2]
-
-
-def found_claims() -> pd.DataFrame:
-    """The rows of claims.csv with what was found on each model, and the reading of it."""
-    rows = []
-    for row in paper.claims().itertuples(index=False):
-        pages = [path.stem for path in HERE.glob(f"{row.notebook}_*.ipynb")]
-        if not pages:  # entered from the paper, and its page is not there yet
-            continue
-        notebook = pages[0]
-        line = {"id": row.id, "notebook": notebook, "section": row.section, "claim": row.claim}
-        line |= {"paper": row.paper_prints, "against": row.against}
-        found = {m: found_in(RESULTS / m / notebook).get(row.id) for m in COMMITTED}
-        cells = {m: paper.in_one_cell(row, f) for m, f in found.items() if f is not None}
-        read = paper.readings()
-        words = read[(read.claim == row.id) & (read.model == COMMITTED[0])].words
-        rows.append(line | cells | {"reading": next(iter(words), "")})
-    return pd.DataFrame(rows)
-
-
-def interactive(table: pd.DataFrame) -> str:
-    """A table to filter and to sort, as raw HTML; it says how many rows a browser has to show."""
-    import itables
-
-    links = [link(notebook) for notebook in table.notebook]
-    # A model without results for these rows has no column.
-    shown = table.drop(columns="id").dropna(axis=1, how="all").fillna("")
-    # Only the links are HTML: everything else is escaped here.
-    escaped = shown.map(html.escape)
-    body = itables.to_html_datatable(
-        escaped.assign(notebook=links),
-        connected=False,
-        allow_html=True,
-        column_filters="header",
-        autoWidth=False,
-        maxBytes=0,  # no limit: all rows are shown
-        paging=False,
-        showIndex=False,
-        classes="display compact",
-        columnDefs=[{"className": "dt-left", "targets": "_all"}],
-    )
-    return f'```{{raw}} html\n<div class="scorecard" data-rows="{len(table)}">{body}</div>\n```\n'
+def table_at_the_top(notebook: Path) -> str:
+    """The last table of a report's first cell, in Markdown; "" where there is none."""
+    cell = json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]
+    found = re.findall(r"(?:^\|.*\n?)+", "".join(cell["source"]), re.MULTILINE)
+    return found[-1].strip() if found else ""
 
 
 def write_scorecard(app) -> None:
-    """Write scorecard.md: the table, and the JavaScript that it needs."""
-    from itables.javascript import generate_init_offline_itables_html, opt
-
-    new = found_claims()
-    parts = ["---\nhtml_theme.sidebar_secondary.remove: true\n---\n", "# Scorecard\n"]
-    if len(new):
-        parts += [ABOUT_CLAIMS, interactive(new)]
-    # The page stands alone: the JavaScript is written into it, and nothing is fetched.
-    parts.append(f"```{{raw}} html\n{generate_init_offline_itables_html(opt.dt_bundle)}\n```\n")
+    """Write scorecard.md."""
+    parts = ["---\nhtml_theme.sidebar_secondary.remove: true\n---\n" + ABOUT_SCORECARD]
+    for notebook in (path for paper in PAPERS for path in reports_of(paper)):
+        if table := table_at_the_top(notebook):
+            title = f"## [{notebook.name[:2]}]({notebook.stem}.ipynb) {question_of(notebook)}"
+            parts.append(f"{title}\n\n{table}\n")
     (HERE / "scorecard.md").write_text("\n".join(parts), encoding="utf-8")
 
 

@@ -77,20 +77,22 @@ def test_the_named_figure_comes_before_the_first(tmp_path, monkeypatch):
     assert conf.main_figure_of(Path("03_x.ipynb")) is None
 
 
-def test_the_scorecard_has_a_column_for_each_model():
-    rows = conf.found_claims().set_index("id")
-    assert {"claim", "paper", "against", "smollm2-135m", "gemma-3-270m", "reading"} <= {
-        *rows.columns
-    }
-    assert "; by " in rows.loc["06/poor-proxy", "smollm2-135m"]
-    assert conf.link("99_none") == "99"
-    assert conf.link(REPORTS[1].stem) == f'<a href="{REPORTS[1].stem}.html">01</a>'
+def test_the_scorecard_shows_the_tables_of_the_tops(tmp_path, monkeypatch):
+    monkeypatch.setattr(conf, "HERE", tmp_path)
+    top = "# Is it so?\nA paper.\n\nIt is.\n\n| says | ours |\n|---|---|\n| a | 1 |\n| b | 2 |\n"
+    for name, source in (("06_a", top), ("13_b", "# Old\n\nNo table.")):
+        cells = {"cells": [{"source": source, "metadata": {"tags": ["answer"]}}]}
+        (tmp_path / f"{name}.ipynb").write_text(json.dumps(cells))
+    conf.write_scorecard(None)
+    written = (tmp_path / "scorecard.md").read_text()
+    assert "## [06](06_a.ipynb) Is it so?\n\n| says | ours |\n" in written
+    assert "| b | 2 |\n" in written
+    assert "13" not in written
 
 
 def page(**changes) -> dict:
     """What the browser tells of a page without fault, with some of it changed."""
-    table = {"expected": 3, "shown": 3, "filtered": 1}
-    good = {"text": "All well.", "tables": [table], "cards": 5, "formulas": 2}
+    good = {"tables": 5, "cards": 5, "formulas": 2}
     return good | {"broken": [], "elsewhere": []} | changes
 
 
@@ -102,11 +104,7 @@ def test_a_page_without_fault_passes(name):
 @pytest.mark.parametrize(
     "name, changes, fault",
     [
-        ("scorecard.html", {"text": "Loading ITables v2 from …"}, "Loading ITables"),
-        ("scorecard.html", {"tables": []}, "no table"),
-        ("scorecard.html", {"tables": [dict(expected=3, shown=2, filtered=1)]}, "2 of 3 rows"),
-        ("scorecard.html", {"tables": [dict(expected=3, shown=3, filtered=3)]}, "filter"),
-        ("scorecard.html", {"tables": [dict(expected=3, shown=3, filtered=0)]}, "filter"),
+        ("scorecard.html", {"tables": 0}, "no table"),
         ("scorecard.html", {"elsewhere": ["https://cdn.org/x.js"]}, "cdn.org"),
         ("index.html", {"broken": ["/_images/x.png"]}, "x.png"),
         ("index.html", {"cards": 0}, "no card"),

@@ -68,7 +68,7 @@ class Losses:
             nats = self.difference(key, level=level)
             row = {"block": key[0], "swap": ", ".join(key[1:]), "nats": nats.value}
             rows.append(row | {"low": nats.low, "high": nats.high, "change": np.expm1(nats.value)})
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=["block", "swap", "nats", "low", "high", "change"])
 
     def _table_of_names(self) -> pd.DataFrame:
         rows = []
