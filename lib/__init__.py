@@ -1,7 +1,7 @@
 """The Nonlinearity Budget: how much of a transformer's FFN is nonlinear, and where should it go?
 
 text -> token windows -> model -> (x, y) of each FFN -> moments -> affine map -> swapped into the
-live model -> losses -> table -> figure, claims, report. Rooms and files in the order in which they
+live model -> losses -> table -> figure, summary, report. Rooms and files in the order in which they
 build on one another; an import only ever points up this list, or to the left in a line:
 
     errors plots keys store stats: bad input; charts; words of inputs; what is remembered; intervals
@@ -9,13 +9,13 @@ build on one another; an import only ever points up this list, or to the left in
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
     models/ assets blocks names trial loading: what may be named; a model, its blocks and FFNs
     hooks: record, swap and resume on a live model
-    linear/ affine moments products descent regression rank: maps and how well they fit
+    linear/ affine moments products descent regression robust rank: maps, how well they fit
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
     gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
     training/ replacements study batched finetune mixer_study runs: what trainings share
     training/ decoder_study linearity retrieval softgates: decoders of given widths; what they do
-    report page cli: one run; what its page shows of it; the command line
+    page report cli: what a page shows of a run; one run; the command line
     old: what notebooks of the fourth edition ask for
 """
 

@@ -77,7 +77,7 @@ def one(path: str, parameters: dict) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         execute(NOTEBOOKS / f"{name}.ipynb", part, parameters)
-        done = page.as_read(nbformat.read(part, 4), name, parameters, target)
+        done = as_read(nbformat.read(part, 4), name, parameters, target)
         with atomic_write(target.with_suffix(".html")) as of_html:
             of_html.write_text(page.html_of(done, name), encoding="utf-8")
         with atomic_write(target) as finished:
@@ -211,6 +211,26 @@ def run_snakemake(command: list[str], errors) -> int:
     return subprocess.run(command, cwd=ROOT, stderr=errors, preexec_fn=killed_with_this).returncode
 
 
+def as_read(done, name: str, parameters: dict, target: Path):
+    """A finished report as it is read: what is written about the committed run is left out of
+    another one's, which gets a first cell of its own."""
+    import nbformat
+
+    from lib import page
+
+    if not page.is_new(done):
+        return done
+    from lib.report import Run  # takes ten seconds to load
+
+    usual = PROFILES[parameters["profile"]]
+    chosen = {what: parameters.get(what) or usual[what] for what in ("model", "corpus")}
+    run = Run(name, parameters["profile"], chosen["model"], chosen["corpus"], parameters["seed"])
+    about = {"folder": run.folder, "profile": run.profile, **chosen}
+    cells = page.of_another_run(done.cells, name, about, target)
+    done.cells = [nbformat.from_dict(cell) for cell in cells]
+    return done
+
+
 # Committed pages
 
 
@@ -267,7 +287,7 @@ def _render_one(name: str, folder: Path, given: dict) -> None:
     ]
     target = folder / f"{name}.ipynb" if given else source
     if given:
-        notebook = page.as_read(notebook, name, {"seed": 42, "profile": "study"} | given, target)
+        notebook = as_read(notebook, name, {"seed": 42, "profile": "study"} | given, target)
     elif not page.is_summarized(notebook):
         results = DATA / "results/study" / PROFILES["study"]["model"] / name
         table = page.claims_table(name, PROFILES["study"]["model"], results, is_committed=True)

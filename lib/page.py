@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import latex2mathml.converter
-import nbformat
 from nbconvert import HTMLExporter
 
 from lib.errors import InputError
-from lib.models.names import COMMITTED, MODEL_NOTES, PROFILES, TRAINED_HERE, label
+from lib.models.names import COMMITTED, MODEL_NOTES, TRAINED_HERE, label
 from lib.store import DATA, atomic_write
 
 MARKERS = ("<!-- claims -->", "<!-- /claims -->")
@@ -280,22 +279,6 @@ def check_numbers(notebook: dict, folder: Path) -> None:
             f"{', '.join(missing)} in the answer or its doubts stands in no table of the page: "
             "quote it with run.quote, or leave it out."
         )
-
-
-def as_read(done, name: str, parameters: dict, target: Path):
-    """A finished report as it is read: what is written about the committed run is left out of
-    another one's, which gets a first cell of its own."""
-    if not is_new(done):
-        return done
-    from lib.report import Run  # takes ten seconds to load
-
-    usual = PROFILES[parameters["profile"]]
-    chosen = {what: parameters.get(what) or usual[what] for what in ("model", "corpus")}
-    run = Run(name, parameters["profile"], chosen["model"], chosen["corpus"], parameters["seed"])
-    about = {"folder": run.folder, "profile": run.profile, **chosen}
-    cells = of_another_run(done.cells, name, about, target)
-    done.cells = [nbformat.from_dict(cell) for cell in cells]
-    return done
 
 
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$([^\s$](?:[^$\n]*[^\s$\\])?)\$(?!\w)", re.DOTALL)

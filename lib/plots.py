@@ -1,15 +1,13 @@
 """House style, and the chart forms that several notebooks draw. Okabe-Ito colours; legible at half
 size and in grey. A form draws on given axes and returns nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-
-from lib.models.names import COMMITTED
 
 SUBJECT = "#000000"  # the run's own model
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -120,12 +118,6 @@ def forest(
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
     ax.legend(fontsize=9)
-
-
-def of_models(models: Iterable[str]) -> dict[str, str]:
-    """{model: colour}; a committed model always has the same one."""
-    others = [name for name in dict.fromkeys(models) if name not in COMMITTED]
-    return dict(zip((*COMMITTED, *others), COLOURS))
 
 
 def number_points(ax: plt.Axes, x: Sequence, y: Sequence, names: Sequence) -> None:

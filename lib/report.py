@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from io import BytesIO
@@ -163,6 +163,11 @@ class Run:
 
     def committed_folder(self, model: str) -> Path:
         return DATA / "results" / "study" / model / self.notebook
+
+    def colours(self, models: Iterable[str]) -> dict[str, str]:
+        """{model: its colour in a figure}; a committed model always has the same one."""
+        others = [name for name in dict.fromkeys(models) if name not in COMMITTED]
+        return dict(zip((*COMMITTED, *others), plots.COLOURS))
 
     def figure(self, figure: plt.Figure, what: str, alt: str) -> Image:
         """A figure to end a cell with, kept in figures/ when the committed notebooks are made.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lib.page import answer_of as answer_in
-from lib.page import is_new, unsupported
+from lib.page import is_new, is_summarized, unsupported
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -50,9 +50,11 @@ def findings() -> list[str]:
 
 
 def shown_on(page: Path) -> str:
-    """All that a report shows: its words and what its cells found."""
+    """What a finding may quote of a report: its top, or of one whose words rest on no summary all
+    that it shows."""
+    content = json.loads(page.read_text())
     parts = []
-    for cell in json.loads(page.read_text())["cells"]:
+    for cell in content["cells"][:1] if is_summarized(content) else content["cells"]:
         parts.append("".join(cell["source"]) if cell["cell_type"] == "markdown" else "")
         for output in cell.get("outputs", []):
             data = output.get("data", {})
