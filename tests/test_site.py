@@ -43,10 +43,8 @@ def test_every_report_has_a_card(notebook):
 
 def test_the_side_bar_has_numbers():
     part = conf.section(conf.PAPERS[0], conf.reports_of(conf.PAPERS[0]))
-    assert (
-        "\n01 How linear is each FFN, and what makes it look so? <01_linear_recoverability>\n"
-        in part
-    )
+    question = conf.question_of(REPORTS[1])
+    assert f"\n01 {question} <01_linear_recoverability>\n" in part
     assert "](https://arxiv.org/abs/2606.19379)" in part
 
 
