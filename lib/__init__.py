@@ -5,7 +5,7 @@ live model -> losses -> table -> figure, summary, report. Rooms and files in the
 build on one another; an import only ever points up this list, or to the left in a line:
 
     errors plots keys store stats: bad input; charts; words of inputs; what is remembered; intervals
-    paper: what papers print, claims and readings
+    paper: what papers print, and how a number of ours is shown
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
     models/ assets blocks names trial loading: what may be named; a model, its blocks and FFNs
     hooks: record, swap and resume on a live model

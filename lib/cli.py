@@ -288,11 +288,6 @@ def _render_one(name: str, folder: Path, given: dict) -> None:
     target = folder / f"{name}.ipynb" if given else source
     if given:
         notebook = as_read(notebook, name, {"seed": 42, "profile": "study"} | given, target)
-    elif not page.is_summarized(notebook):
-        results = DATA / "results/study" / PROFILES["study"]["model"] / name
-        table = page.claims_table(name, PROFILES["study"]["model"], results, is_committed=True)
-        first = notebook.cells[0]
-        first.source = page.with_table(first.source, table)
     nbformat.write(notebook, part)
     if source.read_bytes() != before:
         os.replace(part, folder / f"{name}.ipynb")
@@ -301,7 +296,7 @@ def _render_one(name: str, folder: Path, given: dict) -> None:
             f"{folder / source.name}, and your words are where they were; render it again."
         )
     os.replace(part, target)
-    if not given and page.is_summarized(notebook):
+    if not given:
         print(
             *filter(None, [page.unread(notebook, name), *page.unquotable(notebook, name)]), sep="\n"
         )
@@ -317,7 +312,7 @@ def read(config: dict) -> None:
     for name in notebooks(config.get("number", ""), config.get("paper", "")):
         path = NOTEBOOKS / f"{name}.ipynb"
         notebook = nbformat.read(path, 4)
-        if not page.is_summarized(notebook):
+        if not page.is_new(notebook):
             continue
         if faults := page.unquotable(notebook, name):
             raise InputError("\n".join(faults))

@@ -1,20 +1,16 @@
-"""What the papers print, what is claimed from them, and what a person reads in our numbers."""
+"""What the papers print, and how a number of ours is shown."""
 
 import re
-from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from lib.errors import InputError, unknown
-from lib.stats import Contrast, Interval
+from lib.stats import Interval
 from lib.store import DATA
 
 PUBLISHED = DATA / "published"
 CHANGES = ("relative change", "change of perplexity")
 """units that are shown in per cent, or as a factor"""
-WORDS = ("agrees", "opposite", "cannot tell")
-"""how a reading may begin where the numbers carry it"""
 
 
 def numbers(paper: str, **where: str) -> pd.DataFrame:
@@ -52,123 +48,6 @@ def errata(paper: str, notebook: str) -> pd.DataFrame:
     named = table.here.str.partition(":")[0]  # "08, 14: what is done there"
     table = table[(table.paper == paper) & named.str.contains(rf"\b{notebook}\b")]
     return table[["section", "says", "but"]]
-
-
-@cache
-def claims() -> pd.DataFrame:
-    """data/published/claims.csv, indexed by id."""
-    table = pd.read_csv(PUBLISHED / "claims.csv", keep_default_na=False, dtype=str)
-    return table.set_index("id", drop=False)
-
-
-@cache
-def readings() -> pd.DataFrame:
-    """data/published/readings.csv: claim, model, the row's numbers as they were displayed when it
-    was read, the words. Raises InputError for a reading of no claim and for more than twelve
-    words."""
-    table = pd.read_csv(PUBLISHED / "readings.csv", keep_default_na=False, dtype=str)
-    for row in table.itertuples():
-        if row.claim not in claims().index:
-            raise unknown("claim in readings.csv", row.claim, [*claims().index])
-        if len(row.words.split()) > 12:
-            raise InputError(
-                f"the reading of {row.claim} has {len(row.words.split())} words: say it in 12."
-            )
-    return table
-
-
-def claim(id: str, notebook: str) -> pd.Series:
-    """A row of claims.csv. Raises InputError for one that is not there or of another notebook."""
-    full = id if "/" in id else f"{notebook[:2]}/{id}"
-    if full not in claims().index:
-        raise unknown("claim", full, [*claims().index])
-    row = claims().loc[full]
-    if row.notebook != notebook[:2]:
-        raise InputError(f"claim {full} belongs to notebook {row.notebook}: make it there.")
-    return row
-
-
-def in_cells(row: pd.Series, found: Contrast) -> dict[str, str]:
-    """What was found for a claim, as it is displayed: the value, and what it is set against."""
-    here, against = format_interval(found.value, row.unit), row.against
-    if found.against is not None:
-        against = f"{row.against} {format_interval(found.against, row.unit)}".strip()
-    return {"here": here, "against": f"{against}{_by(row, found)}"}
-
-
-def in_one_cell(row: pd.Series, found: Contrast) -> str:
-    """The same for another model, in one cell: the value and the difference."""
-    return f"{format_interval(found.value, row.unit)}{_by(row, found, '; ')}"
-
-
-def _by(row: pd.Series, found: Contrast, link: str = ": ") -> str:
-    """By how much the value differs from what it is set against; where that may be nothing, with
-    the smallest effect that would have been detected."""
-    difference = found.difference
-    if difference is None:
-        return ""
-    words = f"{link}by {format_interval(difference, unit_of_difference(row.unit), signed=True)}"
-    if difference.low <= 0 <= difference.high:
-        half_width = (difference.high - difference.low) / 2
-        detectable = format_interval(half_width, unit_of_difference(row.unit), digits=2)
-        words += f", smallest detectable {detectable}"
-    return words
-
-
-def first_word(row: pd.Series, found: Contrast) -> str:
-    """The word of WORDS that a claim's numbers carry, "agrees, smaller" for an effect below what
-    the paper prints; "" where the claim is no difference. A claim that something is equal has a
-    margin."""
-    difference = found.difference
-    if difference is None or not np.isfinite(difference.low):
-        return ""
-    if row.side == "equal":
-        margin = float(row.margin)
-        inside = -margin < difference.low and difference.high < margin
-        outside = difference.low > margin or difference.high < -margin
-        return "agrees" if inside else "opposite" if outside else "cannot tell"
-    if difference.low <= 0 <= difference.high:
-        return "cannot tell"
-    on_side = (difference.value > 0) == (row.side == "more")
-    if not on_side:
-        return "opposite"
-    smaller = row.printed and abs(difference.value) < abs(float(row.printed))
-    return "agrees, smaller" if smaller else "agrees"
-
-
-def check_reading(row: pd.Series, found: Contrast, words: str) -> None:
-    """Raise InputError where a reading begins with a word that the numbers do not carry."""
-    said = next((word for word in WORDS if words.lower().startswith(word)), None)
-    if said is None:
-        return
-    carried = first_word(row, found)
-    if said != carried.partition(",")[0]:
-        raise InputError(
-            f"the reading of {row.id} begins with {said!r}, but its numbers say "
-            f"{carried or 'no difference'!r}: read them again."
-        )
-    if carried == "agrees, smaller" and not words.startswith(carried):
-        raise InputError(
-            f"the reading of {row.id} says {said!r}, but the effect is below what the paper prints "
-            f"({row.printed}): begin with {carried!r}."
-        )
-
-
-def reading_of(row: pd.Series, model: str, cells: dict[str, str], found: Contrast) -> str:
-    """What a person wrote about these numbers, as long as they are the ones that were read."""
-    table = readings()
-    written = table[(table.claim == row.id) & (table.model == model)]
-    if not len(written):
-        return "not read yet"
-    if written["numbers"].iloc[0] != as_displayed(cells):
-        return "the numbers changed: to be read again"
-    check_reading(row, found, written.words.iloc[0])
-    return written.words.iloc[0]
-
-
-def as_displayed(cells: dict[str, str]) -> str:
-    """The numbers of a row as a reading is pinned to them."""
-    return " | ".join(cells.values())
 
 
 def unit_of_difference(unit: str) -> str:

@@ -1,4 +1,4 @@
-"""One run of a notebook: its parameters checked, its budgets, tables, figures, claims."""
+"""One run of a notebook: its parameters checked, its budgets, tables, figures, summary."""
 
 import ast
 import json
@@ -33,7 +33,7 @@ from lib.models.names import (
     label,
     tiny_models,
 )
-from lib.stats import Contrast, Interval
+from lib.stats import Interval
 from lib.store import DATA, ROOT, atomic_write
 from lib.text.corpora import Corpus, check_corpus, load_corpus, measured_sample
 from lib.text.windows import Windows, cut_windows
@@ -64,8 +64,6 @@ class Run:
     began: float = field(default_factory=time.time)
     behind: dict = field(default_factory=dict)
     """documents and fitted tokens behind the tables"""
-    claims: list[dict] = field(default_factory=list)
-    quotes: list[dict] = field(default_factory=list)
 
     def pick(self, smoke, laptop, study, paper):
         """The value for this run's profile, by name: run.pick(smoke=…, laptop=…, …)."""
@@ -192,30 +190,6 @@ class Run:
         home = ROOT / "figures" if self.shown else self.folder
         return home / f"{self.notebook[:2]}_{what}.png"
 
-    def claim(self, id: str, found: Contrast) -> pd.DataFrame:
-        """Enter what was found for a row of claims.csv; what the table at the top will say of it.
-
-        Raises InputError for an unknown claim and for one of another notebook.
-        """
-        row = paper.claim(id, self.notebook)
-        numbers = {"id": row.id}
-        for name, part in found._asdict().items():
-            if part is not None:
-                ends = {f"{name} low": part.low, f"{name} high": part.high}
-                numbers |= {name: part.value} | ends
-        self.claims = [c for c in self.claims if c["id"] != row.id] + [numbers]
-        cells = {"the paper says": row.claim, "paper": row.paper_prints or "–"}
-        cells |= paper.in_cells(row, found)
-        # A name of its own, so that a page that is made again differs in its numbers alone.
-        return pd.DataFrame([cells]).style.hide(axis="index").set_uuid(row.id.replace("/", "-"))
-
-    def quote(self, label: str, value: Interval | float, unit: str = "1") -> pd.DataFrame:
-        """Enter a number that the words at the top quote; all that were entered so far."""
-        number = paper.format_interval(value, unit)
-        self.quotes = [q for q in self.quotes if q["label"] != label]
-        self.quotes.append({"label": label, "value": number})
-        return pd.DataFrame(self.quotes).style.hide(axis="index")
-
     def summary(self, rows: Sequence[tuple[str, Interval | float | str, str]]) -> pd.DataFrame:
         """Keep the numbers that the page's words quote, and show them beside the committed runs'.
 
@@ -248,11 +222,7 @@ class Run:
         return pd.DataFrame(page.side_by_side(both)).style.hide(axis="index").set_uuid("summary")
 
     def end(self, **facts) -> None:
-        """Keep the run's claims, quotes, provenance (with further facts) and the keys of what it
-        asked for."""
-        for name, rows in (("claims", self.claims), ("quoted", self.quotes)):
-            if rows:
-                self.keep(pd.DataFrame(rows), name)
+        """Keep the run's provenance (with further facts) and the keys of what it asked for."""
         if store.USED:
             used = sorted((family, digest) for digest, (family, *_) in store.USED.items())
             self.keep(pd.DataFrame(used, columns=["family", "key"]), "measured")

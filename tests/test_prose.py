@@ -4,30 +4,22 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from lib import page, paper, report
 from lib.errors import InputError
 from lib.report import Run
-from lib.stats import Contrast, Interval
+from lib.stats import Interval
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "data/results/study"
 PAGES = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-SIXTH = [path for path in PAGES if page.is_summarized(json.loads(path.read_text()))]
-NEW = [path for path in PAGES if page.is_new(json.loads(path.read_text())) and path not in SIXTH]
-ROW = paper.claims().loc["06/early-later"]
+SIXTH = [path for path in PAGES if page.is_new(json.loads(path.read_text()))]
 
 
 def content(path: Path) -> dict:
     return json.loads(path.read_text())
-
-
-def a_contrast(low: float, high: float) -> Contrast:
-    value = Interval((low + high) / 2, low, high)
-    return Contrast(value, Interval(0.0, -0.1, 0.1), value)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -36,35 +28,6 @@ def test_make_test_runs_a_notebook_at_smoke(path):
     cells = content(path)["cells"]
     (of_parameters,) = (c for c in cells if "parameters" in c["metadata"].get("tags", []))
     assert of_parameters["metadata"]["nbmake"] == {"mock": {"profile": "smoke"}}
-
-
-@pytest.mark.parametrize("path", NEW, ids=lambda path: path.stem)
-def test_the_answer_and_its_doubts_quote_numbers_of_the_page(path):
-    page.check_numbers(content(path), RESULTS / report.COMMITTED[0] / path.stem)
-
-
-@pytest.mark.parametrize("path", NEW, ids=lambda path: path.stem)
-def test_the_table_on_a_page_is_that_of_its_results(path):
-    model = report.COMMITTED[0]
-    table = page.claims_table(path.stem, model, RESULTS / model / path.stem, is_committed=True)
-    source = "".join(content(path)["cells"][0]["source"])
-    assert table or path.stem == "00_start_here"  # a tour, which tests no claim
-    assert page.with_table(source, table) == source
-    assert "not read yet" not in table and "read again" not in table
-
-
-@pytest.mark.parametrize("path", NEW, ids=lambda path: path.stem)
-def test_a_page_has_the_form_of_the_fifth_edition(path):
-    cells = content(path)["cells"]
-    code = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
-    words = "".join(cells[0]["source"])
-    answer = page.answer_of(content(path))
-    doubts = words.split("**Doubt it because**")[1].split("![")[0]
-    assert len(answer.split()) <= 60 and doubts.count("\n- ") <= 4
-    assert len([i for i in paper.claims().index if i.startswith(path.stem[:2])]) <= 6
-    for model in report.COMMITTED:  # drawing goes over `model`: none is named in a cell
-        assert not any(model in source for source in code)
-    assert (ROOT / "figures" / f"{path.stem[:2]}_main.png").exists()
 
 
 @pytest.mark.parametrize("path", SIXTH, ids=lambda path: path.stem)
@@ -199,18 +162,6 @@ def test_a_number_is_short_however_large(value, unit, shown):
     assert paper.format_interval(value, unit) == shown
 
 
-def test_a_number_that_stands_nowhere_is_refused(tmp_path):
-    source = (
-        "# Q\n\n**Answer.** It costs +3.0% in block 2.\n\n**Doubt it because**\n- 0.41 too.\n\n"
-    )
-    source += "![a](b)\n" + "\n".join([page.MARKERS[0], "| a | +3.0% |", page.MARKERS[1]])
-    notebook = {"cells": [{"source": source, "metadata": {"tags": ["answer"]}}]}
-    with pytest.raises(InputError, match=r"^0\.41 in the answer"):
-        page.check_numbers(notebook, tmp_path)
-    pd.DataFrame({"label": ["x"], "value": ["0.41 [0.2, 0.6]"]}).to_csv(tmp_path / "quoted.csv")
-    page.check_numbers(notebook, tmp_path)
-
-
 @pytest.mark.parametrize(
     "text, found",
     [
@@ -222,69 +173,6 @@ def test_a_number_that_stands_nowhere_is_refused(tmp_path):
 )
 def test_which_numbers_a_text_states(text, found):
     assert page.numbers_in(text) == found
-
-
-@pytest.mark.parametrize(
-    "interval, side, printed, margin, word",
-    [
-        ((0.1, 0.3), "more", "", "", "agrees"),
-        ((0.1, 0.3), "more", "0.5", "", "agrees, smaller"),
-        ((0.1, 0.3), "less", "", "", "opposite"),
-        ((-0.3, -0.1), "less", "0.1", "", "agrees"),
-        ((-0.1, 0.3), "more", "", "", "cannot tell"),
-        ((-0.1, 0.1), "equal", "", "0.2", "agrees"),
-        ((-0.1, 0.3), "equal", "", "0.2", "cannot tell"),
-        ((0.3, 0.4), "equal", "", "0.2", "opposite"),
-    ],
-)
-def test_the_first_word_of_a_reading_is_earned(interval, side, printed, margin, word):
-    row = ROW.copy()
-    row["side"], row["printed"], row["margin"] = side, printed, margin
-    found = a_contrast(*interval)
-    assert paper.first_word(row, found) == word
-    paper.check_reading(row, found, f"{word}, and what it is worth")
-    paper.check_reading(row, found, "as in its llama-160m")
-    for other in paper.WORDS:
-        if other != word.partition(",")[0]:
-            with pytest.raises(InputError, match=f"begins with '{other}'"):
-                paper.check_reading(row, found, other)
-    if "smaller" in word:
-        with pytest.raises(InputError, match="below what the paper prints"):
-            paper.check_reading(row, found, "agrees")
-    with pytest.raises(InputError, match="no difference"):
-        paper.check_reading(row, Contrast(found.value), "agrees")
-
-
-def test_words_are_shown_only_beside_the_numbers_they_were_written_for(monkeypatch):
-    found, model = a_contrast(0.1, 0.3), "some-model"
-    cells = paper.in_cells(ROW, found)
-    written = dict(claim=ROW.id, model=model, numbers=paper.as_displayed(cells), words="agrees")
-    monkeypatch.setattr(paper, "readings", lambda: pd.DataFrame([written]))
-    assert paper.reading_of(ROW, model, cells, found) == "agrees"
-    moved = a_contrast(0.1, 0.31)
-    again = paper.reading_of(ROW, model, paper.in_cells(ROW, moved), moved)
-    assert again == "the numbers changed: to be read again"
-    assert paper.reading_of(ROW, "another", cells, found) == "not read yet"
-
-
-def test_a_difference_that_may_be_nothing_says_what_would_have_been_detected():
-    assert "smallest detectable 0.2" in paper.in_cells(ROW, a_contrast(-0.1, 0.3))["against"]
-    assert "detectable" not in paper.in_cells(ROW, a_contrast(0.1, 0.3))["against"]
-
-
-def test_claims_and_readings_that_cannot_be_are_refused(monkeypatch):
-    run = Run("06_swapping_and_healing", "smoke", "tiny-gpt2", "wikipedia-sample", 42)
-    found = a_contrast(0.1, 0.3)
-    with pytest.raises(InputError, match=r"unknown claim '06/poor-prxy'.*06/poor-proxy"):
-        run.claim("poor-prxy", found)
-    other = Run("01_linear_recoverability", "smoke", "tiny-gpt2", "wikipedia-sample", 42)
-    with pytest.raises(InputError, match="claim 06/poor-proxy belongs to notebook 06"):
-        other.claim("06/poor-proxy", found)
-    for claim, words in (("06/nothing", "agrees"), ("06/poor-proxy", "too long " * 7)):
-        table = pd.DataFrame([dict(claim=claim, model="m", numbers="", words=words)])
-        monkeypatch.setattr(paper.pd, "read_csv", lambda *_, t=table, **__: t)
-        with pytest.raises(InputError, match=r"unknown claim in readings|has 14 words"):
-            paper.readings.__wrapped__()
 
 
 @pytest.fixture
@@ -299,13 +187,11 @@ def results(tmp_path, monkeypatch):
 
 
 def a_run(model: str, monkeypatch, value: float) -> Run:
-    """A run that kept a table, a claim and a quote among the committed results."""
+    """A run that kept a table among the committed results."""
     monkeypatch.setenv("NONLINEARITY_RENDER", "1")
     run = Run("06_swapping_and_healing", "study", model, "wikipedia", 42)
     run.behind = {"documents": 50, "fitted tokens": 1_000}
     run.keep(pd.DataFrame({"block": [0, 1], "nats": [value, 2 * value]}), "costs")
-    run.claim("early-later", a_contrast(value, 2 * value))
-    run.quote("the largest", value, "nats")
     run.end()
     monkeypatch.delenv("NONLINEARITY_RENDER")
     return run
@@ -324,38 +210,6 @@ def test_three_models_stand_side_by_side_and_none_twice(results, monkeypatch):
     beside = first.with_committed(first.keep(table, "costs"))
     assert beside.model.tolist() == ["first", "second", "second"]
     assert beside.documents.tolist() == [50, 50, 50]
-    own.claim("early-later", a_contrast(0.3, 0.5))
-    own.keep(pd.DataFrame(own.claims), "claims")
-    lines = page.claims_table(own.notebook, "third", own.folder, is_committed=False).splitlines()
-    heads = [cell.strip() for cell in lines[0].strip("|").split("|")]
-    assert heads == ["the paper says", "paper", "third", "against", "first", "second"]
-    assert "0.40 [0.30, 0.50]" in lines[2] and "0.15" in lines[2]
-
-
-def test_another_run_has_a_page_without_our_words(results, monkeypatch, tmp_path):
-    a_run("first", monkeypatch, 0.1)
-    own = Run("06_swapping_and_healing", "smoke", "third", "wikipedia-sample", 42)
-    own.claim("early-later", a_contrast(0.3, 0.5))
-    own.keep(pd.DataFrame(own.claims), "claims")
-    (own.folder / "06_main.png").write_bytes(b"a figure")
-    title = "# Q?\nA paper, §1.\n\n**Answer.** Ours is 3.\n\n"
-    cells = [
-        {"source": title, "metadata": {"tags": ["answer"]}},
-        {"source": "what the paper does", "metadata": {}},
-        {"source": "what we read", "metadata": {"tags": ["reading"]}},
-    ]
-    about = {"folder": own.folder, "model": "third", "profile": "smoke", "corpus": "a text"}
-    first, second = page.of_another_run(cells, own.notebook, about, tmp_path / "runs" / "06.ipynb")
-    assert first["source"].startswith("# Q?\nA paper, §1.\n\nthird, profile smoke, a text.")
-    assert "Ours is 3" not in first["source"] and "reading" not in first["source"]
-    assert "06_main.png)" in first["source"] and second["source"] == "what the paper does"
-    linked = first["source"].split("](")[1].split(")")[0]
-    assert (tmp_path / "runs" / linked).resolve() == (own.folder / "06_main.png").resolve()
-
-
-def test_a_first_cell_without_a_place_for_its_table_is_refused():
-    with pytest.raises(InputError, match="has no place for its table"):
-        page.with_table("# Q", "| a |")
 
 
 def test_plain_papermill_is_told_whom_the_words_are_about(capsys, monkeypatch):
@@ -369,11 +223,3 @@ def test_plain_papermill_is_told_whom_the_words_are_about(capsys, monkeypatch):
     monkeypatch.setenv("NONLINEARITY_COMMAND", "1")
     report.start("06_swapping_and_healing", "smoke", None, None)
     assert not capsys.readouterr().out
-
-
-def test_claims_are_short_and_of_a_notebook_that_is_there():
-    for row in paper.claims().itertuples():
-        assert len(row.claim.split()) <= 25 and row.side in ("more", "less", "equal", "")
-        assert row.id.startswith(f"{row.notebook}/") and row.against
-        assert (row.side == "equal") == bool(row.margin)
-    assert np.isfinite(pd.to_numeric(paper.claims().printed.replace("", "0"))).all()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lib.page import answer_of as answer_in
-from lib.page import is_new, is_summarized, unsupported
+from lib.page import is_new, unsupported
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -54,7 +54,7 @@ def shown_on(page: Path) -> str:
     that it shows."""
     content = json.loads(page.read_text())
     parts = []
-    for cell in content["cells"][:1] if is_summarized(content) else content["cells"]:
+    for cell in content["cells"][:1] if is_new(content) else content["cells"]:
         parts.append("".join(cell["source"]) if cell["cell_type"] == "markdown" else "")
         for output in cell.get("outputs", []):
             data = output.get("data", {})
