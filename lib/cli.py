@@ -297,9 +297,8 @@ def _render_one(name: str, folder: Path, given: dict) -> None:
         )
     os.replace(part, target)
     if not given:
-        print(
-            *filter(None, [page.unread(notebook, name), *page.unquotable(notebook, name)]), sep="\n"
-        )
+        for fault in filter(None, [page.unread(notebook, name), *page.unquotable(notebook, name)]):
+            print(fault)
 
 
 def read(config: dict) -> None:

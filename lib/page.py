@@ -24,13 +24,6 @@ from lib.errors import InputError
 from lib.models.names import COMMITTED, MODEL_NOTES, TRAINED_HERE, label
 from lib.store import DATA, atomic_write
 
-NUMBER = re.compile(r"(?<![\w.–-])[+−×]?\d[\d,]*(?:\.\d+)?%?(?![\w-]|\.\d)")
-NOT_MEASURED = re.compile(
-    r"blocks? \d+(?:[–,]? ?(?:and )?\d+)*|§ ?[\d.]+|\]\([^)]*\)|Tables? \d+|Figures? \d+|\d+-bit"
-    r"|\bnotebooks? \d+|95%"
-)
-"""numbers that name something: a block, a section, a link, the level of an interval"""
-
 
 def is_new(notebook: dict) -> bool:
     """Whether a notebook is in the form of the sixth edition."""
@@ -177,18 +170,6 @@ def of_another_run(cells: list[dict], notebook: str, run: dict, page: Path) -> l
 def answer_of(notebook: dict) -> str:
     """The answer of a page in the new form: the first paragraph below the title and the source."""
     return " ".join("".join(notebook["cells"][0]["source"]).split("\n\n")[1].split())
-
-
-def numbers_in(text: str) -> list[str]:
-    """The numbers that a text states, as written; those that name a block, a section or a model are
-    none."""
-    return NUMBER.findall(NOT_MEASURED.sub(" ", text))
-
-
-def unsupported(words: str, *tables: str) -> list[str]:
-    """Numbers of `words` that stand, as written, in none of the tables."""
-    known = {number for table in tables for number in NUMBER.findall(table)}
-    return [number for number in numbers_in(words) if number not in known]
 
 
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$([^\s$](?:[^$\n]*[^\s$\\])?)\$(?!\w)", re.DOTALL)

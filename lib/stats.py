@@ -194,16 +194,6 @@ def over_seeds(values: Sequence[float] | np.ndarray, level: float = 0.95) -> Int
     return Interval(value, value - half, value + half)
 
 
-def gain_contrast(gains: Sequence[float]) -> Contrast:
-    """A gain over something that was trained from the same seeds, [seeds]: it is the difference."""
-    return Contrast(over_seeds(gains), None, over_seeds(gains))
-
-
-def seeds_contrast(here: Sequence[float], rival: Sequence[float]) -> Contrast:
-    """Means over seeds here and in a rival, [seeds] each, and their paired difference."""
-    return Contrast(*paired_seeds(here, rival))
-
-
 def welch(a: Sequence[float], b: Sequence[float]) -> Interval:
     """Difference of the means of values of independent seeds, whose scatter may differ (Welch)."""
     value = float(np.mean(a) - np.mean(b))

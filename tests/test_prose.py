@@ -162,19 +162,6 @@ def test_a_number_is_short_however_large(value, unit, shown):
     assert paper.format_interval(value, unit) == shown
 
 
-@pytest.mark.parametrize(
-    "text, found",
-    [
-        ("+2.2% to +34% in 28 blocks, ×7.5", ["+2.2%", "+34%", "28", "×7.5"]),
-        ("SmolLM2-135M-Instruct, 4-bit files, block 11, blocks 0–3, §5.6, Table 4", []),
-        ("0.26 [−0.17, 0.60] of R²", ["0.26", "−0.17", "0.60"]),
-        ("at 1,200 of 3,000 steps.", ["1,200", "3,000"]),
-    ],
-)
-def test_which_numbers_a_text_states(text, found):
-    assert page.numbers_in(text) == found
-
-
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """A folder of the test's own in the place of data/ and its results."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lib.page import answer_of as answer_in
-from lib.page import is_new, unsupported
+from lib.page import is_new
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -43,6 +43,39 @@ def test_readme_answers_are_those_of_the_reports():
         cells = json.loads(notebook.read_text())["cells"]
         assert "".join(cells[0]["source"]).splitlines()[0] == f"# {title}"
         assert first_sentence(answer_of(notebook)) == answer, link
+
+
+NUMBER = re.compile(r"(?<![\w.–-])[+−×]?\d[\d,]*(?:\.\d+)?%?(?![\w-]|\.\d)")
+NOT_MEASURED = re.compile(
+    r"blocks? \d+(?:[–,]? ?(?:and )?\d+)*|§ ?[\d.]+|\]\([^)]*\)|Tables? \d+|Figures? \d+|\d+-bit"
+    r"|\bnotebooks? \d+|95%"
+)
+"""numbers that name something: a block, a section, a link, the level of an interval"""
+
+
+def numbers_in(text: str) -> list[str]:
+    """The numbers that a text states, as written; those that name a block, a section or a model are
+    none."""
+    return NUMBER.findall(NOT_MEASURED.sub(" ", text))
+
+
+def unsupported(words: str, *tables: str) -> list[str]:
+    """Numbers of `words` that stand, as written, in none of the tables."""
+    known = {number for table in tables for number in NUMBER.findall(table)}
+    return [number for number in numbers_in(words) if number not in known]
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("+2.2% to +34% in 28 blocks, ×7.5", ["+2.2%", "+34%", "28", "×7.5"]),
+        ("SmolLM2-135M-Instruct, 4-bit files, block 11, blocks 0–3, §5.6, Table 4", []),
+        ("0.26 [−0.17, 0.60] of R²", ["0.26", "−0.17", "0.60"]),
+        ("at 1,200 of 3,000 steps.", ["1,200", "3,000"]),
+    ],
+)
+def test_which_numbers_a_text_states(text, found):
+    assert numbers_in(text) == found
 
 
 def findings() -> list[str]:

@@ -1,15 +1,19 @@
 """Maps that a few positions do not rule, against scikit-learn and a planted few."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
+from lib.errors import InputError
 from lib.hooks import capture
 from lib.linear import regression, robust
 from lib.linear.moments import Moments
+from lib.models.trial import as_subject
 from lib.swap.sweep import sweep
 
 BLOCK = 2
@@ -33,7 +37,7 @@ def weights(y, limit, power):
 @pytest.mark.parametrize("power", [0, 1, 2])
 def test_a_weighted_map_is_that_of_scikit_learn(subject, fit_text, maps, limit, rows, power):
     x, y = (part.double().numpy() for part in rows[:2])
-    found = robust.weighted(subject, fit_text, maps, power)[BLOCK]
+    found = robust.weighted(subject, maps, power)[BLOCK]
     oracle = LinearRegression().fit(x, y, weights(y, limit[BLOCK], power))
     np.testing.assert_allclose(found(rows[0]).numpy(), oracle.predict(x), atol=2e-4)
     if power == 0:  # every position counts as much
@@ -87,11 +91,11 @@ def test_without_massive_positions_the_others_are_fitted(few_rule, fit_text, tes
     fit, or weighed down, they do not. Leaving them to the FFN alone mends nothing."""
     fit = regression.fit(few_rule, fit_text)
     assert BLOCK in fit.massive_blocks
-    without = robust.fitted_without(few_rule, fit_text, fit)
+    without = robust.fitted_without(few_rule, fit)
     maps = {
         (BLOCK, "all"): fit.maps[BLOCK],
         (BLOCK, "without"): without[BLOCK],
-        (BLOCK, "weighted"): robust.weighted(few_rule, fit_text, fit, 2)[BLOCK],
+        (BLOCK, "weighted"): robust.weighted(few_rule, fit, 2)[BLOCK],
         (BLOCK, "stay"): robust.massive_stay(few_rule, fit)[BLOCK],
     }
     ordinary = robust.scores(few_rule, test, fit, maps).set_index("map").ordinary
@@ -101,7 +105,7 @@ def test_without_massive_positions_the_others_are_fitted(few_rule, fit_text, tes
     np.testing.assert_array_equal(without[BLOCK].weight, fit.massive_kept[BLOCK].weight)
     x, y = (part.flatten(0, 1) for part in capture(few_rule, fit_text, [BLOCK])[BLOCK])
     norm = y.norm(dim=-1)
-    low = robust.fitted_without(few_rule, fit_text, fit, over=10)[BLOCK]
+    low = robust.fitted_without(few_rule, fit, over=10)[BLOCK]
     few = norm <= 10 * norm.median()
     np.testing.assert_allclose(low.weight, Moments.of(x[few], y[few]).fit().weight, atol=1e-3)
 
@@ -115,3 +119,13 @@ def test_where_the_ffn_stays_the_map_is_not_asked(few_rule, fit_text, test):
     np.testing.assert_array_equal(stay.weight, fit.maps[BLOCK].weight)
     losses = sweep(few_rule, test, {(BLOCK, "stay"): stay, (BLOCK, "all"): fit.maps[BLOCK]})
     assert losses.nats("stay")[BLOCK] != losses.nats("all")[BLOCK]
+
+
+def test_maps_of_a_model_that_changed_in_between_are_refused(subject, fit_text):
+    """Their words are those of the model for which they were asked."""
+    of_blocks = as_subject(copy.deepcopy(subject.model), subject.tokenizer, "own")
+    maps = robust.weighted(of_blocks, regression.fit(of_blocks, fit_text), 2)
+    with torch.no_grad():
+        next(of_blocks.model.parameters()).mul_(1.1)
+    with pytest.raises(InputError, match="the model changed between"):
+        maps[BLOCK](torch.zeros(1, subject.d_model))

@@ -384,7 +384,7 @@ def test_words_that_are_saved_while_a_page_is_rendered_stay(tmp_path, monkeypatc
 
     def execute(source, target, _):
         shutil.copy(source, target)
-        page.write_text(page.read_text().replace("One affine map", "My own words"))
+        page.write_text(page.read_text().replace("# ", "# My own words: ", 1))
 
     monkeypatch.setattr(cli, "execute", execute)
     with pytest.raises(InputError, match="was saved while it was rendered"):

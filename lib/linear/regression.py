@@ -100,7 +100,7 @@ def _fit_maps(subject: Subject, windows: Windows) -> Fits:
             n_positions = int(prefix.moments.n)
             if n_positions not in at_budget:
                 at_budget[n_positions] = {}
-            at_budget[n_positions][b] = _single(prefix.moments.fit())
+            at_budget[n_positions][b] = single(prefix.moments.fit())
         # Massive activations, and a map of all other positions where there are any.
         limit[b] = MASSIVE * np.median(whole.norm)
         is_massive = whole.norm.flatten()[whole.heavy] > limit[b]  # [h], of the kept rows
@@ -281,7 +281,7 @@ def bulk_moments(sample: BlockSample, limit: float) -> Moments:
     return sample.moments - Moments.of(sample.x[massive], sample.y[massive])
 
 
-def _single(affine: AffineMap) -> AffineMap:
+def single(affine: AffineMap) -> AffineMap:
     """The map in float32, in which models run."""
     return AffineMap(affine.weight.float(), affine.bias.float())
 

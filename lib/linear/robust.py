@@ -1,11 +1,11 @@
 """Affine maps that a few positions do not rule: fitted without massive activations, or weighted.
 
-Least squares is fitted to the rows with the largest outputs. Where 0.4% of the positions carry nine
-tenths of the squared output, the map fits these and little else (notebook 06).
+Least squares is fitted to the rows with the largest outputs: where 0.4% of the positions have far
+longer ones than all others, the map fits these and little else (notebook 06).
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -23,38 +23,41 @@ from lib.linear.regression import (
     bulk_moments,
     fit_maps,
     gather,
+    single,
 )
 from lib.models.blocks import Subject
 from lib.store import cached, kept
 from lib.text.windows import Windows
 
 
-def fitted_without(
-    subject: Subject, windows: Windows, fit: AffineFit, over: float = MASSIVE
-) -> dict[int, Handle]:
-    """{block: map} fitted on the positions whose output norm is at most `over` medians of the
-    block's, in the FFN's place everywhere; of the blocks that have massive activations."""
+def fitted_without(subject: Subject, fit: AffineFit, over: float = MASSIVE) -> dict[int, Handle]:
+    """{block: map} fitted on the positions of a fit's text whose output norm is at most `over`
+    medians of the block's, in the FFN's place everywhere; of the blocks that have massive
+    activations."""
 
     def compute() -> dict[int, AffineMap]:
-        samples = gather(subject, windows)
-        median = {b: float(np.median(samples[b].norm)) for b in fit.massive_blocks}
-        return {
-            b: _in_float32(bulk_moments(samples[b], over * median[b]).fit())
-            for b in fit.massive_blocks
-        }
+        samples = gather(subject, fit.windows)
+        maps = {}
+        for b in fit.massive_blocks:
+            limit = over * float(np.median(samples[b].norm))
+            maps[b] = single(bulk_moments(samples[b], limit).fit())
+        return maps
 
-    return _later(compute, fit, fit.massive_blocks, f"without outputs over {over:g} medians")
+    how = f"without outputs over {over:g} medians"
+    return _handles(compute, subject, fit, fit.massive_blocks, how)
 
 
-def weighted(subject: Subject, windows: Windows, fit: AffineFit, power: float) -> dict[int, Handle]:
-    """{block: map} by weighted least squares: a position weighs 1/max(‖y‖, median)^power, so that
-    with power 2 none counts more than in proportion to its relative error."""
+def weighted(subject: Subject, fit: AffineFit, power: float) -> dict[int, Handle]:
+    """{block: map} by weighted least squares on a fit's text: a position weighs 1/max(‖y‖,
+    median)^power, so that with power 2 none counts more than in proportion to its relative
+    error."""
+    median = fit.facts.limit.to_numpy() / MASSIVE
+    how = f"weighted by norm to the power of -{power:g}"
 
     def compute() -> dict[int, AffineMap]:
-        maps = weighted_maps(subject, windows, fit.facts.limit.to_numpy() / MASSIVE, power)
-        return {b: maps[b] for b in fit.maps}
+        return weighted_maps(subject, fit.windows, median, power)
 
-    return _later(compute, fit, [*fit.maps], f"weighted by norm to the power of -{power:g}")
+    return _handles(compute, subject, fit, [*fit.maps], how)
 
 
 def massive_stay(subject: Subject, fit: AffineFit) -> dict[int, Handle]:
@@ -65,18 +68,18 @@ def massive_stay(subject: Subject, fit: AffineFit) -> dict[int, Handle]:
         fits = fit_maps(subject, fit.windows)
         return {b: fits.massive_kept[b].with_affine(fits.plain[b]) for b in fit.massive_blocks}
 
-    return _later(compute, fit, fit.massive_blocks, "on all positions, FFN kept at massive ones")
+    how = "on all positions, FFN kept at massive ones"
+    return _handles(compute, subject, fit, fit.massive_blocks, how)
 
 
-def _later(compute, fit: AffineFit, blocks: list[int], how: str) -> dict[int, Handle]:
-    """Maps that are fitted when one of them is first used."""
-    maps = later(compute, text=fit.windows)
+def _handles(
+    compute: Callable, subject: Subject, fit: AffineFit, blocks: list[int], how: str
+) -> dict[int, Handle]:
+    """{block: map} of what `compute` gives when one of them is first used; refused where the model
+    or the text changed in between."""
+    maps = later(compute, model=subject, text=fit.windows)
     said = {b: fit.provenance and f"affine map {how}, block {b}; {fit.provenance}" for b in blocks}
     return {b: Handle(said[b], partial(maps, lambda of, b=b: of[b])) for b in blocks}
-
-
-def _in_float32(affine: AffineMap) -> AffineMap:
-    return AffineMap(affine.weight.float(), affine.bias.float())
 
 
 @cached("weighted affine maps", 1)
@@ -93,7 +96,7 @@ def weighted_maps(
         moments[b] = moments[b] + of_batch if b in moments else of_batch
 
     forward(subject, windows, on_ffn=add, desc=f"weighted statistics of {len(subject)} FFNs")
-    return {b: _in_float32(moments[b].fit()) for b in moments}
+    return {b: single(moments[b].fit()) for b in moments}
 
 
 def scores(
