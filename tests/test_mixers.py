@@ -90,6 +90,39 @@ def test_a_composed_linear_mixer_is_the_mixer(blocks, maps):
         model(torch.zeros(1, 9, dtype=torch.long))
 
 
+@pytest.mark.parametrize("kind", ["C by channel", "map by lag"])
+def test_an_untied_mixer_holds_the_linear_mixer(kind):
+    """With one C for all channels, or all later lags' maps 0, its logits are the linear mixer's."""
+    torch.manual_seed(0)
+    linear, untied = LinearMixer(11, 8, 24), MODELS[kind](11, 8, 24)
+    for name in ("embedding.weight", "head.weight", "mixings.0.b"):
+        untied.get_parameter(name).data.copy_(linear.get_parameter(name))
+    if kind == "C by channel":
+        untied.c.data.copy_(linear.mixings[0].c.expand(24, 8, 8))
+    else:
+        untied.mixings[0].c.data.copy_(linear.mixings[0].c)
+        untied.of_lag[0].weight.data.copy_(linear.embedding.weight)
+    tokens = torch.randint(11, (3, 8))
+    assert torch.allclose(untied(tokens).logits, linear(tokens).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["C by channel", "map by lag"])
+def test_an_untied_mixer_is_linear_in_one_hot_tokens(kind):
+    """Logits are a sum over earlier tokens, of what each adds alone at its place."""
+    torch.manual_seed(0)
+    model = MODELS[kind](11, 8, 24).double()
+    if kind == "map by lag":
+        for embedding in model.of_lag:
+            torch.nn.init.normal_(embedding.weight)
+    a, b = torch.randint(11, (2, 1, 8))
+    mixed = a.clone()
+    mixed[:, ::2] = b[:, ::2]  # each place has the token of a or of b
+    other = b.clone()
+    other[:, ::2] = a[:, ::2]
+    pair = model(a).logits + model(b).logits
+    assert torch.allclose(pair, model(mixed).logits + model(other).logits)
+
+
 def test_the_posts_t2_and_t3_lack_a_factor_each():
     """The recurrence t_k = Q Σ_{j<k} c[k-1, j] t_j, step by step, and as polynomials in Q."""
     torch.manual_seed(1)

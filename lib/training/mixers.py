@@ -84,6 +84,40 @@ class GeluMixer(LinearMixer):
         return CausalLMOutput(logits=self.head(x + second(gelu(first(x)))))
 
 
+class ChannelMixer(LinearMixer):
+    """H (x + C x + b) with a matrix C of its own for each channel: linear, and not shared."""
+
+    def __init__(self, vocab: int, n_ctx: int, width: int):
+        super().__init__(vocab, n_ctx, width, mixes=False)
+        bound = n_ctx**-0.5
+        self.c = nn.Parameter(torch.empty(width, n_ctx, n_ctx).uniform_(-bound, bound))
+
+    def forward(self, tokens: torch.Tensor, use_cache: bool = False) -> CausalLMOutput:
+        n = tokens.shape[1]
+        x = self.embedding(tokens)
+        mixed = torch.einsum("cij,bjc->bic", self.c[:, :n, :n].tril(), x)
+        return CausalLMOutput(logits=self.head(x + mixed + self.mixings[0](x)))
+
+
+class LagMixer(LinearMixer):
+    """H (W₀ t_i + … + W₃ t_(i−3) + C x + b): linear, with a map of its own for each of the last four
+    tokens t beside the one, x = W t, that C shares among all. It starts as a linear mixer."""
+
+    def __init__(self, vocab: int, n_ctx: int, width: int, lags: int = 4):
+        super().__init__(vocab, n_ctx, width)
+        self.of_lag = nn.ModuleList(nn.Embedding(vocab, width) for _ in range(lags))
+        self.of_lag[0].weight.data.copy_(self.embedding.weight)
+        for embedding in self.of_lag[1:]:
+            nn.init.zeros_(embedding.weight)
+
+    def forward(self, tokens: torch.Tensor, use_cache: bool = False) -> CausalLMOutput:
+        x = self.mixings[0](self.embedding(tokens))
+        for lag, embedding in enumerate(self.of_lag):
+            later = nn.functional.pad(embedding(tokens), (0, 0, lag, 0))
+            x = x + later[:, : tokens.shape[1]]
+        return CausalLMOutput(logits=self.head(x))
+
+
 class OneLayerMixer(LinearMixer):
     """H (y + FFN(y)) with y = x + C x + b: an FFN with GELU, as wide as the stream, biases and
     no norms."""
@@ -117,6 +151,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "no mixing": functools.partial(LinearMixer, mixes=False),
     "three maps": functools.partial(LinearMixer, maps=3),
     "three blocks": functools.partial(LinearMixer, blocks=3),
+    "C by channel": ChannelMixer,
+    "map by lag": LagMixer,
     "ReLU": ReluMixer,
     "conv-GELU-conv": GeluMixer,
     "one-layer mixer": OneLayerMixer,
