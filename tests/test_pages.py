@@ -1,6 +1,8 @@
-"""Every committed page in the new form, rendered from what is kept, with measuring forbidden."""
+"""Every committed page in the new form: rendered from what is kept, with measuring forbidden; and
+at smoke, each cell run twice."""
 
 import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -40,3 +42,35 @@ def test_a_page_measures_nothing_and_shows_the_same(path, monkeypatch, tmp_path)
     cli.execute(path, tmp_path / path.name, {})
     again = nbformat.read(tmp_path / path.name, 4)
     assert tables_of(again) == tables_of(nbformat.read(path, 4))
+
+
+def shown_by(cell) -> list[str]:
+    """What a cell displays, without the names that styled tables get anew each time."""
+    found = []
+    for output in cell.outputs:
+        if output.output_type in ("display_data", "execute_result"):
+            data = output.data
+            text = data.get("text/html") or data.get("text/markdown") or data["text/plain"]
+            found.append(re.sub(r"T_[0-9a-f]{5}|0x[0-9a-f]+", "", text))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_cell_that_is_run_twice_shows_the_same(path, tmp_path, own_cache):
+    """No cell changes what it reads, and none adds its rows to those of its first run."""
+    notebook = nbformat.read(path, 4)
+    doubled = []
+    for cell in notebook.cells:
+        doubled.append(cell)
+        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
+            again = nbformat.v4.new_code_cell(cell.source)
+            doubled.append(again)
+    notebook.cells = doubled
+    nbformat.write(notebook, tmp_path / path.name)
+    cli.execute(tmp_path / path.name, tmp_path / "twice.ipynb", {"profile": "smoke"})
+    cells = [c for c in nbformat.read(tmp_path / "twice.ipynb", 4).cells if c.cell_type == "code"]
+    pairs = [(a, b) for a, b in zip(cells, cells[1:]) if a.source == b.source]
+    assert len(pairs) > 5
+    for first, second in pairs:
+        assert shown_by(first) == shown_by(second), first.source
