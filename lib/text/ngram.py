@@ -10,8 +10,8 @@ class KneserNey:
 
     def __init__(self, tokens: np.ndarray, vocabulary: int, order: int = 3):
         """Count `tokens` [n, seq_len], each row by itself."""
-        if not 1 <= order <= 3:
-            raise InputError(f"{order}-grams are not counted here: give an order from 1 to 3.")
+        if not 1 <= order <= 5:
+            raise InputError(f"{order}-grams are not counted here: give an order from 1 to 5.")
         if vocabulary**order >= 2**62:
             raise InputError(
                 f"{order}-grams of {vocabulary:,} tokens have no numbers of 62 bits: give a lower "
