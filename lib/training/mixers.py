@@ -100,8 +100,8 @@ class ChannelMixer(LinearMixer):
 
 
 class LagMixer(LinearMixer):
-    """H (W₀ t_i + … + W₃ t_(i−3) + C x + b): linear, with a map of its own for each of the last four
-    tokens t beside the one, x = W t, that C shares among all. It starts as a linear mixer."""
+    """H (W₀ t_i + … + W₃ t_(i-3) + C x + b): linear, with a map of its own for each of the last
+    four tokens t beside the one, x = W t, that C shares among all. It starts as a linear mixer."""
 
     def __init__(self, vocab: int, n_ctx: int, width: int, lags: int = 4):
         super().__init__(vocab, n_ctx, width)
