@@ -101,7 +101,8 @@ class ChannelMixer(LinearMixer):
 
 class LagMixer(LinearMixer):
     """H (W₀ t_i + … + W₃ t_(i-3) + C x + b): linear, with a map of its own for each of the last
-    four tokens t beside the one, x = W t, that C shares among all. It starts as a linear mixer."""
+    `lags` tokens t beside the one, x = W t, that C shares among all. It starts as a linear mixer.
+    """
 
     def __init__(self, vocab: int, n_ctx: int, width: int, lags: int = 4):
         super().__init__(vocab, n_ctx, width)
@@ -153,6 +154,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "three blocks": functools.partial(LinearMixer, blocks=3),
     "C by channel": ChannelMixer,
     "map by lag": LagMixer,
+    "two maps": functools.partial(LagMixer, lags=1),
     "ReLU": ReluMixer,
     "conv-GELU-conv": GeluMixer,
     "one-layer mixer": OneLayerMixer,
