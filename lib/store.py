@@ -433,6 +433,7 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
 def announce(family: str, n: int) -> None:
     """Say how long such measurements took, before `n` of them that may take over a minute."""
     core_seconds = [float(first["seconds"]) for first, *_ in read(family).entries.values()]
+    core_seconds = [s for s in core_seconds if s > 0]  # what a GPU did is no guide here
     if core_seconds and (usual := n * median(core_seconds)) > 60:
         print(f"measuring {n} × {family}: as many took {usual / 60:.0f} core-minutes")
 

@@ -16,6 +16,8 @@ def in_parallel(train: Callable, jobs: Sequence, brief: bool) -> None:
     is done stays when it is stopped, and no process stays behind. Jobs that are `brief` stay in
     this process, for another takes seconds to start."""
     n_processes = min(cpu_count(), len(jobs))
+    if jobs and not brief:
+        print(f"{len(jobs)} trainings that are not kept, each on a core; what is done stays")
     if brief or n_processes < 2:
         for job in jobs:
             train(job)
