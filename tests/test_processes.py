@@ -58,6 +58,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_worker_stays_behind(script, number):
     parent = begun(script, 300)
+    assert parent.stdout.readline().startswith("2 trainings")
     workers = [int(parent.stdout.readline()) for _ in range(2)]
     assert len({parent.pid, *workers}) == 3 and all(map(lives, workers))
     parent.send_signal(number)
@@ -73,7 +74,8 @@ def test_no_worker_stays_behind(script, number):
 def test_on_one_core_there_is_one_process(script):
     parent = begun(script, 0, "taskset", "-c", str(min(os.sched_getaffinity(0))))
     out, _ = parent.communicate(timeout=60)
-    assert {*map(int, out.split())} == {parent.pid}
+    said, *workers = out.splitlines()
+    assert said.startswith("2 trainings") and {*map(int, workers)} == {parent.pid}
 
 
 TWO = """

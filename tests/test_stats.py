@@ -9,7 +9,6 @@ from lib.errors import InputError
 from lib.old import by_block, published
 from lib.stats import (
     Interval,
-    gain_contrast,
     half_of_documents,
     interval,
     intervals,
@@ -19,7 +18,6 @@ from lib.stats import (
     paired_seeds,
     rank_correlation,
     rank_correlations,
-    seeds_contrast,
     spread,
     sums,
     welch,
@@ -158,9 +156,6 @@ def test_a_pair_of_seeds_is_judged_by_its_differences():
     pair = paired_seeds(here, control)
     assert pair.here == over_seeds(here) and pair.control == over_seeds(control)
     assert pair.difference == pytest.approx(over_seeds([0.5, 0.6, 0.4]))
-    contrast = seeds_contrast(here, control)
-    assert contrast.value == pair.here and contrast.against == pair.control
-    assert contrast.difference == pair.difference
 
 
 def test_a_difference_of_independent_seeds_is_scipys(generator):
@@ -172,8 +167,6 @@ def test_a_difference_of_independent_seeds_is_scipys(generator):
     value = a.mean() - b.mean()
     assert found == pytest.approx((value, value - half, value + half))
     assert np.isnan(welch([1.0], [2.0]).low)
-    gain = gain_contrast(a)
-    assert gain.value == gain.difference == over_seeds(a) and gain.against is None
 
 
 def test_ranks_of_a_column_that_lacks_values_are_refused():

@@ -17,7 +17,7 @@ def in_parallel(train: Callable, jobs: Sequence, brief: bool) -> None:
     this process, for another takes seconds to start."""
     n_processes = min(cpu_count(), len(jobs))
     if jobs and not brief:
-        print(f"{len(jobs)} trainings that are not kept, each on a core; what is done stays")
+        print(f"{len(jobs)} trainings that are not kept; what is done stays", flush=True)
     if brief or n_processes < 2:
         for job in jobs:
             train(job)
