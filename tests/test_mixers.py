@@ -90,7 +90,7 @@ def test_a_composed_linear_mixer_is_the_mixer(blocks, maps):
         model(torch.zeros(1, 9, dtype=torch.long))
 
 
-@pytest.mark.parametrize("kind", ["C by channel", "map by lag", "two maps"])
+@pytest.mark.parametrize("kind", ["C by channel", "map by lag", "current-token map"])
 def test_an_untied_mixer_holds_the_linear_mixer(kind):
     """With one C for all channels, or all later lags' maps 0, its logits are the linear mixer's."""
     torch.manual_seed(0)
@@ -106,7 +106,7 @@ def test_an_untied_mixer_holds_the_linear_mixer(kind):
     assert torch.allclose(untied(tokens).logits, linear(tokens).logits, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["C by channel", "map by lag", "two maps"])
+@pytest.mark.parametrize("kind", ["C by channel", "map by lag", "current-token map"])
 def test_an_untied_mixer_is_linear_in_one_hot_tokens(kind):
     """Logits are a sum over earlier tokens, of what each adds alone at its place."""
     torch.manual_seed(0)

@@ -154,7 +154,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "three blocks": functools.partial(LinearMixer, blocks=3),
     "C by channel": ChannelMixer,
     "map by lag": LagMixer,
-    "two maps": functools.partial(LagMixer, lags=1),
+    "current-token map": functools.partial(LagMixer, lags=1),
     "ReLU": ReluMixer,
     "conv-GELU-conv": GeluMixer,
     "one-layer mixer": OneLayerMixer,
