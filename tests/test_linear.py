@@ -411,6 +411,23 @@ def test_whitening_makes_the_trained_map_of_raw_inputs_better():
     np.testing.assert_allclose(left, white.error[-1], rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_a_layer_trained_on_standardized_features_is_the_map_of_raw_ones(side):
+    rows = IllConditioned()
+    x_test, y_test = rows[0][2:]
+    raw = descend(rows, 0, "adamw", 1e-2, 300, 42)
+    scaled = descend(rows, 0, "adamw", 1e-2, 300, 42, standardized=side)
+    left = (y_test - scaled.map(x_test)).double().square().sum((1, 2))
+    np.testing.assert_allclose(left, scaled.error[-1], rtol=1e-2, atol=1e-4)
+    if side == "inputs":  # directions along the features: as good as whitened
+        assert scaled.error[-1].sum() < 0.5 * raw.error[-1].sum()
+
+
+def test_an_unknown_side_is_refused():
+    with pytest.raises(InputError, match="unknown standardized side 'output'"):
+        descend(IllConditioned(), 0, "adamw", 1e-2, 10, 42, standardized="output")
+
+
 def test_a_searched_rate_beats_the_ends_of_its_grid(subject, fit, test):
     rows = Rows(subject, fit, test, [2])
     rate = search_rate(rows, 2, "adamw", (1e-5, 1e-4), 100, 42)

@@ -6,14 +6,19 @@ import copy
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from lib.errors import InputError
-from lib.gating.gates import FixedRouter, Gate, GateText, Routed, best_of_four
+from lib.gating.gates import FixedRouter, Gate, GateText, Routed, best_of_four, loss_increases
 from lib.gating.routers import (
+    RIDGES,
     Errors,
     by_token,
     learn_errors,
     learned_errors,
+    learned_increases,
     random_scores,
     small_norms,
     true_errors,
@@ -167,21 +172,24 @@ def scorers(subject, fit, test, fits):
         "gate": best_of_four(subject, GateText(text[:24], text[24:]), maps),
         "error": learned_errors(subject, text, maps),
         "token": by_token(subject, text, test, maps),
+        "increase": learned_increases(subject, text, maps),
         "token's loss": by_token(subject, text, test, maps, "loss increase"),
+        "token's frequency": by_token(subject, text, test, maps, "frequency"),
         "random": random_scores(test, maps),
         "norm": small_norms(maps),
         "oracle": true_errors(subject, maps),
     }
 
 
-NAMES = ("gate", "error", "token", "token's loss", "random", "norm", "oracle")
+OF_TEST = ("token", "token's loss", "token's frequency", "random")
+NAMES = ("gate", "error", "increase", "norm", "oracle", *OF_TEST)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_share_asked_for_is_the_share_of_every_window(subject, test, fits, scorers, name):
     share = 0.25
     x = capture(subject, test[:4], [1])[1][0]  # [4, position, d]
-    at = (slice(0, 4),) if name in ("token", "token's loss", "random") else ()
+    at = (slice(0, 4),) if name in OF_TEST else ()
     router = TopShare(scorers[name][1], share)
     router = router.at(*at) if at else router
     used = router(x)
@@ -197,6 +205,23 @@ def test_shares_0_and_1_are_the_original_and_the_linear_model(subject, test, fit
     found = sweep(subject, test, models | {"maps": fits.repaired})
     np.testing.assert_allclose(found.changed["0.0"], found.unchanged, rtol=1e-6)
     np.testing.assert_allclose(found.changed["1.0"], found.changed["maps"], rtol=1e-6)
+
+
+def test_a_learned_increase_is_scikit_learns_ridge(subject, fit, fits, scorers):
+    maps = {2: fits.repaired[2]}
+    increases = loss_increases(subject, fit[:32], maps)
+    x, need = increases.rows(2)
+    ordinary = ~fits.repaired[2].massive(torch.tensor(x)).numpy()
+    ridge = make_pipeline(StandardScaler(), RidgeCV(RIDGES)).fit(x[ordinary], need[ordinary])
+    score = scorers["increase"][2].module.score(torch.tensor(x)).numpy()
+    np.testing.assert_allclose(score, -ridge.predict(x), rtol=1e-3, atol=1e-4)
+
+
+def test_by_frequency_common_tokens_get_the_map(subject, fit, test, scorers):
+    told = scorers["token's frequency"][2].module
+    seen = fit[:32].tokens.numpy()[:, subject.n_start :]
+    counts = np.bincount(seen.ravel(), minlength=int(test.tokens.max()) + 1)
+    np.testing.assert_array_equal(told.scores, counts[test.tokens.numpy()])
 
 
 def test_one_token_is_routed_alike_wherever_it_stands(subject, fit, test, scorers):
@@ -222,7 +247,11 @@ def test_what_is_routed_has_words_before_it_is_made(subject, fit, test):
     models = {
         "gate": routed(subject, maps, best_of_four(subject, text, maps), 0.4),
         "error": routed(subject, maps, learned_errors(subject, text.train, maps), 0.4),
+        "increase": routed(subject, maps, learned_increases(subject, text.train, maps), 0.4),
         "token": routed(subject, maps, by_token(subject, text.train, test, maps), 0.4),
+        "frequency": routed(
+            subject, maps, by_token(subject, text.train, test, maps, "frequency"), 0.4
+        ),
         "random": routed(subject, maps, random_scores(test, maps), 0.4),
         "norm": routed(subject, maps, small_norms(maps), 0.4),
         "oracle": routed(subject, maps, true_errors(subject, maps), 0.4),

@@ -77,19 +77,26 @@ def _learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineM
         weight, bias = _fit_log_error(x[ordinary], error[k][ordinary])
         predicted.append(x @ weight + bias)
         # A gate says yes where its score is high: where the predicted error is small.
-        gate_weight = torch.tensor(-weight[None], dtype=torch.float32)
-        gate_bias = torch.tensor([-bias]).float()
-        routers.append(Gate([gate_weight], [gate_bias]))
+        routers.append(_gate_below(weight, bias))
     return Errors(error, massive, np.stack(predicted), routers)
 
 
 def _fit_log_error(x: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weight [d] and bias of a ridge regression of the log of error [n] on x [n, d]; the strength
-    is chosen for standardized x."""
+    return _fit_ridge(x, np.log(error + 1e-30))
+
+
+def _fit_ridge(x: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, float]:
+    """Weight [d] and bias of a ridge regression of target [n] on x [n, d]; the strength is chosen
+    for standardized x."""
     mean, scale = x.mean(0), x.std(0) + 1e-12
-    ridge = RidgeCV(RIDGES).fit((x - mean) / scale, np.log(error + 1e-30))
+    ridge = RidgeCV(RIDGES).fit((x - mean) / scale, target)
     weight = ridge.coef_ / scale
     return weight, ridge.intercept_ - mean @ weight
+
+
+def _gate_below(weight: np.ndarray, bias: float) -> Gate:
+    """Scores that are high where what a regression predicts is small."""
+    return Gate([torch.tensor(-weight[None]).float()], [torch.tensor([-bias]).float()])
 
 
 class Told(nn.Module):
@@ -168,6 +175,30 @@ def learned_errors(
     return {b: Handle(for_map(said, maps[b]), partial(of_map, k)) for k, b in enumerate(maps)}
 
 
+def learned_increases(
+    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
+) -> dict[int, Handle]:
+    """{block: scores from x}: minus the loss increase by the block's map (Balogh §3.2), by ridge
+    regression on these windows, without massive positions; fitted when first used."""
+
+    def compute() -> dict[int, Gate]:
+        increases = loss_increases(subject, windows, maps)
+        gates = {}
+        for b in maps:
+            x, need = increases.rows(b)
+            ordinary = ~made(maps[b]).massive(torch.tensor(x)).numpy()
+            gates[b] = _gate_below(*_fit_ridge(x[ordinary], need[ordinary]))
+        return gates
+
+    said = said_of("a ridge regression of the loss increase by {}", subject, windows)
+    routers = keys.later(compute, model=subject, text=windows, maps=maps)
+
+    def of_block(b: int) -> Gate:
+        return routers(lambda of: of[b])
+
+    return {b: Handle(for_map(said, maps[b]), partial(of_block, b)) for b in maps}
+
+
 def by_token(
     subject: Subject,
     windows: Windows,
@@ -176,14 +207,17 @@ def by_token(
     mean_of: str = "error",
 ) -> dict[int, Handle]:
     """{block: scores of the positions of `test` by their input token alone}: minus the mean over
-    `windows` of the map's squared error there, or of the "loss increase" (Balogh §4.3.3)."""
-    if mean_of not in ("error", "loss increase"):
-        raise unknown("mean of a token", mean_of, ["error", "loss increase"])
+    `windows` of the map's squared error there, or of the "loss increase" (Balogh §4.3.3); or the
+    token's "frequency" there, of which nothing is learned."""
+    if mean_of not in ("error", "loss increase", "frequency"):
+        raise unknown("mean of a token", mean_of, ["error", "loss increase", "frequency"])
     tokens = windows.tokens.numpy()[:, subject.n_start :]
     size = int(max(windows.tokens.max(), test.tokens.max())) + 1
 
     def tables() -> dict[int, np.ndarray]:
         """{block: [vocabulary]}"""
+        if mean_of == "frequency":
+            return dict.fromkeys(maps, -np.bincount(tokens.ravel(), minlength=size))
         if mean_of == "loss increase":
             needs = loss_increases(subject, windows, maps)
             return {b: smoothed_token_mean(needs.need[b], needs.token, size) for b in maps}

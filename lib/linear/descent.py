@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from lib.errors import InputError
+from lib.errors import InputError, unknown
 from lib.hooks import Rows
 from lib.linear.affine import ROUNDING, AffineMap, precision_of
 from lib.linear.moments import Moments
@@ -23,6 +23,8 @@ BATCH = 256
 CHECKS = 20
 """log-spaced steps at which the error is measured"""
 Optimizer = Literal["sgd", "adamw"]
+Standardized = Literal["", "inputs", "outputs"]
+"""the side of a layer whose features are given mean 0 and SD 1 for its training"""
 SOLVERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 
 
@@ -52,25 +54,38 @@ def descend(
     seed: int,
     kind: Literal["linear", "poly"] = "linear",
     whiten: bool = False,
+    standardized: Standardized = "",
 ) -> Descent:
     """Train a linear or a poly layer on a block's FFN rows from a random start, at a constant rate.
 
     As the author's code has it: minibatches of 256 rows with replacement, no weight decay, raw x
-    and y. `whiten` decorrelates x first. Trained on the first four fifths of the fit rows. Raises
-    InputError for an unknown optimizer; where the training diverges, errors are not finite.
+    and y. `whiten` decorrelates x first; `standardized` scales each feature of x or of y, which
+    leaves the closed form as it is; errors are those of raw y. Trained on the first four fifths of
+    the fit rows. Raises InputError for an unknown optimizer or side; where the training diverges,
+    errors are not finite.
     """
     if optimizer not in SOLVERS:
         raise InputError(f"optimizer {optimizer!r} is unknown: use 'sgd' or 'adamw'.")
     if steps < 1 or not rate > 0:
         raise InputError(f"{steps} steps at rate {rate} train nothing: give both above 0.")
+    if standardized not in ("", "inputs", "outputs"):
+        raise unknown("standardized side", standardized, ["inputs", "outputs"])
     x, y, x_test, y_test = rows[block]
     cut = len(x) - len(x) // 5
-    mean, to_white = _whitening(x[:cut]) if whiten else (torch.zeros(x.shape[1]), None)
+    mean, change = torch.zeros(x.shape[1]), None
+    if whiten:
+        mean, change = _whitening(x[:cut])
+    elif standardized == "inputs":
+        mean, scale = _mean_and_scale(x[:cut])
+        change = torch.diag(1 / scale)
+    y_mean, y_scale = torch.zeros(y.shape[1]), torch.ones(y.shape[1])
+    if standardized == "outputs":
+        y_mean, y_scale = _mean_and_scale(y[:cut])
 
     def inputs(side: torch.Tensor) -> torch.Tensor:
-        return side if to_white is None else (side - mean) @ to_white
+        return side if change is None else (side - mean) @ change
 
-    x, x_test = inputs(x), inputs(x_test)
+    x, x_test, y = inputs(x), inputs(x_test), (y - y_mean) / y_scale
     model = _fresh(kind, x.shape[1], seed)
     solver = SOLVERS[optimizer](model.parameters(), lr=rate, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
@@ -84,14 +99,16 @@ def descend(
         solver.step()
         if k in marks:
             with torch.no_grad():
-                held_out.append(float((model(x[cut:]) - y[cut:]).square().sum(1).mean()))
-                error.append((model(x_test) - y_test).double().square().sum((1, 2)).numpy())
+                left = (model(x[cut:]) - y[cut:]) * y_scale
+                held_out.append(float(left.square().sum(1).mean()))
+                left = model(x_test) * y_scale + y_mean - y_test
+                error.append(left.double().square().sum((1, 2)).numpy())
     trained = None
     if kind == "linear":
         weight, bias = model.weight.detach().T, model.bias.detach()
-        if to_white is not None:  # the same map of raw inputs
-            weight, bias = to_white @ weight, bias - mean @ to_white @ weight
-        trained = AffineMap(weight, bias)
+        if change is not None:  # the same map of raw inputs
+            weight, bias = change @ weight, bias - mean @ change @ weight
+        trained = AffineMap(weight * y_scale, bias * y_scale + y_mean)
     return Descent(rate, np.array(marks), np.array(held_out), np.stack(error), trained)
 
 
@@ -117,6 +134,7 @@ def trained_errors(
     seed: int = 42,
     kind: Literal["linear", "poly"] = "linear",
     whiten: bool = False,
+    standardized: Standardized = "",
 ) -> pd.DataFrame:
     """What a layer trained by `descend` leaves on the test text: step, document (-1: all of them,
     before the last step), error Σ‖y-ŷ‖², and the rate; of several `rates` that which `search_rate`
@@ -127,8 +145,9 @@ def trained_errors(
         rate = rates[0]
         with rows.subject.unchanging():  # its weights are looked at once for all keys
             if len(rates) > 1:
-                rate = search_rate(rows, block, optimizer, rates, steps // 6, seed, whiten)
-            run = descend(rows, block, optimizer, rate, steps, seed, kind, whiten)
+                search = (rates, steps // 6, seed, whiten, standardized)
+                rate = search_rate(rows, block, optimizer, *search)
+            run = descend(rows, block, optimizer, rate, steps, seed, kind, whiten, standardized)
     windows = rows.test.document
     before = pd.DataFrame({"step": run.step[:-1], "document": -1, "error": run.error[:-1].sum(1)})
     end = {"step": run.step[-1], "document": np.unique(windows)}
@@ -143,6 +162,12 @@ def _fresh(kind: str, d: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Linear(d, d)
+
+
+def _mean_and_scale(side: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and SD of each feature, [d] each; a feature that does not vary keeps its scale."""
+    mean, scale = side.double().mean(0), side.double().std(0)
+    return mean.float(), torch.where(scale > 0, scale, 1.0).float()
 
 
 def _whitening(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,6 +190,7 @@ def search_rate(
     steps: int,
     seed: int,
     whiten: bool = False,
+    standardized: Standardized = "",
 ) -> float:
     """The rate among `rates` with the lowest error on held-out fit rows after so many steps; while
     the best is at an end of those tried, a rate half a decade further is tried too."""
@@ -172,7 +198,8 @@ def search_rate(
     new = list(rates)
     while new:
         for rate in new:
-            run = descend(rows, block, optimizer, rate, steps, seed, whiten=whiten)
+            how = dict(whiten=whiten, standardized=standardized)
+            run = descend(rows, block, optimizer, rate, steps, seed, **how)
             end = run.held_out[-1]
             tried[rate] = float(end) if np.isfinite(end) else np.inf
         best = min(tried, key=lambda rate: tried[rate])
