@@ -50,10 +50,7 @@ from lib.gating.tokens import (
 from lib.gating.tokens import KINDS as TOKEN_KINDS
 from lib.hooks import Rows, capture, slices, swap
 from lib.linear.affine import AffineMap, svd_ridge
-from lib.linear.descent import CHECKS, closed_form
 from lib.linear.moments import Moments
-from lib.linear.products import build, conjunction_index, fit_probe, n_params
-from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_k_maps, rank_r2
 from lib.linear.regression import (
     MASSIVE,
     Fits,

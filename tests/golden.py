@@ -24,9 +24,9 @@ def compute() -> dict[str, dict]:
     from lib.gating.routing import _refit, refit
     from lib.gating.tokens import _predictions
     from lib.hooks import Rows
-    from lib.linear.descent import descend
+    from lib.linear import regression
     from lib.linear.moments import collect
-    from lib.linear.products import _fit_probe, fit_probe
+    from lib.linear.probes import descend, train_layer, train_probe
     from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
     from lib.linear.regression import _fit_maps, cross_validate, fit_maps, score
     from lib.models.loading import load_subject
@@ -58,7 +58,8 @@ def compute() -> dict[str, dict]:
     for b, values in enumerate(cross_validate(subject, fit, 3)[:3]):
         keep(collect, f"cross-validated r2 of block {b}", values.mean())
 
-    ranks, ones = rank_gains(subject, fit, test, fits), np.ones((1, len(test)))
+    affine = regression.fit(subject, fit)
+    ranks, ones = rank_gains(subject, affine, test), np.ones((1, len(test)))
     for b in (0, 2, 5):
         r2 = rank_r2(ranks, b, ones)
         keep(rank_gains, f"rank-8 r2 of block {b}", r2[0, 7])
@@ -90,8 +91,9 @@ def compute() -> dict[str, dict]:
 
     rows = Rows(subject, fit, test, [2])
     for kind in ("product", "gelu", "dense2x"):
-        probe = fit_probe(rows, 2, fits.plain[2], kind, 60)
-        keep(_fit_probe, f"gain of a {kind} in block 2", probe.gain(test.document).value)
+        left = train_probe(rows, 2, fits.plain[2], kind, 60, at="best").errors.sum()
+        gain = (left.error_closed_form - left.error) / left.spread
+        keep(train_layer, f"gain of a {kind} in block 2", gain)
     for optimizer, rate in (("sgd", 1e-2), ("adamw", 1e-3)):
         run = descend(rows, 2, optimizer, rate, 100, 42)
         keep(descend, f"r2 by {optimizer}", 1 - run.error[-1].sum() / scores.total[2].sum())

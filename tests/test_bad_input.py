@@ -25,9 +25,8 @@ from lib.cli import main, notebooks, plan, render
 from lib.errors import InputError
 from lib.gating import routing
 from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
-from lib.linear.descent import descend
 from lib.linear.moments import Moments
-from lib.linear.products import PolyLinear, build, fit_probe
+from lib.linear.probes import PolyLinear, build, descend, train_layer
 from lib.linear.regression import fit_maps
 from lib.models.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
 from lib.models.loading import load_subject
@@ -160,9 +159,9 @@ def test_unknown_candidate_share_and_optimizer(refused, subject, test, fits):
             raise AssertionError("rows were captured before the names were checked")
 
     with refused("unknown"):
-        fit_probe(Untouched(), 0, fits.plain[0], "prodcut", 1)
+        train_layer(Untouched(), 0, fits.plain[0], "prodcut", 1)
     with refused("share of 2"):
-        fit_probe(Untouched(), 0, fits.plain[0], "product", 1, planted=2)
+        train_layer(Untouched(), 0, fits.plain[0], "product", 1, planted=2)
     with refused("rank 17", "1 to 16"):
         PolyLinear(16, 17)
     with refused("adam", "adamw"):
@@ -383,7 +382,7 @@ def test_a_routed_block_that_does_not_exist(refused, subject, test, fits):
 def test_nothing_to_train_or_to_measure(refused, subject, fit, test, fits):
     rows = Rows(subject, fit[:8], test[:2], [2])
     for call in (
-        lambda: fit_probe(rows, 2, fits.plain[2], "product", 0),
+        lambda: train_layer(rows, 2, fits.plain[2], "product", 0),
         lambda: descend(rows, 2, "adamw", 1e-3, 0, 42),
         lambda: descend(rows, 2, "adamw", float("nan"), 5, 42),
         lambda: heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=0),

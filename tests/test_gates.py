@@ -35,7 +35,7 @@ from lib.gating.tokens import (
 )
 from lib.hooks import capture
 from lib.linear.affine import AffineMap, MassiveKeptMap, constant
-from lib.linear.products import n_params
+from lib.linear.probes import n_params
 from lib.stats import interval
 from lib.swap.sweep import token_losses, token_sweep
 

@@ -15,7 +15,7 @@ from lib.gating.gates import auc_by_document, fit_gate, linear_suffices
 from lib.gating.routing import allocate
 from lib.linear.affine import AffineMap, svd_ridge
 from lib.linear.moments import Moments
-from lib.linear.products import PolyLinear, conjunction_index
+from lib.linear.probes import PolyLinear, conjunction_index
 from lib.old import in_words
 from lib.stats import Interval, interval, one_turn, over_seeds, rank_correlation, ratio, spread
 from lib.store import cache_folder

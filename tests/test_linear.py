@@ -10,16 +10,18 @@ from sklearn.metrics import r2_score
 
 from lib.errors import InputError
 from lib.hooks import Rows, capture, swap
+from lib.linear import regression
 from lib.linear.affine import svd_ridge
-from lib.linear.descent import descend, search_rate
 from lib.linear.moments import Moments, collect, join
+from lib.linear.probes import descend, search_rate
 from lib.linear.rank import (
     directions,
     effective_rank,
+    kinds,
     median_feature_r2,
     rank_gains,
-    rank_k_maps,
     rank_r2,
+    reduced,
     through,
 )
 from lib.linear.regression import (
@@ -36,6 +38,11 @@ from lib.models.loading import load_subject
 from lib.old import token_sweep
 from lib.stats import interval
 from lib.text.windows import Windows
+
+
+@pytest.fixture(scope="module")
+def affine_fit(subject, fit):
+    return regression.fit(subject, fit)
 
 
 @pytest.fixture
@@ -300,8 +307,8 @@ def test_cross_validation_is_refitting(subject, fit):
 
 
 @pytest.mark.parametrize("bulk", [False, True])
-def test_rank_profile_is_explicit_rank_k_regression(subject, fit, test, fits, rows, bulk):
-    found = rank_gains(subject, fit, test, fits, bulk)
+def test_rank_profile_is_explicit_rank_k_regression(subject, affine_fit, test, fits, rows, bulk):
+    found = rank_gains(subject, affine_fit, test, bulk)
     r2 = rank_r2(found, 2, np.ones((1, len(test))))[0]
     x, y, u, v = (side.double().numpy() for side in rows)
     if bulk:  # without massive tokens
@@ -320,11 +327,12 @@ def test_rank_profile_is_explicit_rank_k_regression(subject, fit, test, fits, ro
     assert median == pytest.approx(np.median(each), abs=2e-4)
 
 
-def test_rank_totals_leave_massive_tokens_out(subject, fit, test, fits, rows):
+def test_rank_totals_leave_massive_tokens_out(subject, affine_fit, test, rows):
     norm, v = np.linalg.norm(rows[3], axis=1), rows[3].double().numpy()
     limit = np.quantile(norm, 0.9)
     memory = replace(subject, loaded_as=None)
-    found = rank_gains(memory, fit, test, replace(fits, limit=np.full(6, limit)), bulk=True)
+    limited = replace(affine_fit, facts=affine_fit.facts.assign(limit=limit))
+    found = rank_gains(memory, limited, test, ordinary=True)
     v = v[norm <= limit]
     assert found["total"][2].sum() == pytest.approx(((v - v.mean(0)) ** 2).sum(), rel=1e-6)
 
@@ -363,17 +371,30 @@ def test_a_map_through_all_directions_is_the_map_and_through_few_their_regressio
     assert min(best) == best[0]
 
 
-def test_cut_maps_are_the_rank_regressions_of_the_gains(subject, fit, test, fits):
+def test_reduced_maps_are_the_rank_regressions_of_the_gains(subject, affine_fit, test):
     """The errors of a map cut to rank 3 are those that the gains of its directions leave."""
-    found = rank_gains(subject, fit, test, fits)
-    cut, rest = rank_k_maps(subject, fit, 0, 3), rank_k_maps(subject, fit, 3, 128)
+    found = rank_gains(subject, affine_fit, test)
+    cut = reduced(subject, affine_fit, {2: 3, 4: 128})
     x, y = capture(subject, test, [2])[2]
     r2 = rank_r2(found, 2, np.ones((1, len(test))))[0, 2]
     total = (y - y.mean((0, 1))).double().square().sum()
     assert float(1 - (y - cut[2](x)).double().square().sum() / total) == pytest.approx(r2, abs=1e-4)
-    both = cut[2](x) + rest[2](x) - fits.plain[2](x)  # together they are the map and its mean
-    mean = gather(subject, fit)[2].moments.mean_y.float()
-    torch.testing.assert_close(both, mean.expand_as(both), rtol=1e-3, atol=1e-3)
+    whole = affine_fit.maps[4](x)  # of all ranks it is the map itself
+    torch.testing.assert_close(cut[4](x), whole, rtol=1e-3, atol=1e-3)
+    assert "rank 3, block 2" in cut[2].provenance and cut[2].provenance != cut[4].provenance
+
+
+def test_kinds_tell_what_the_gains_tell(subject, affine_fit, test):
+    table = kinds(subject, test, affine_fit)
+    found, ones = rank_gains(subject, affine_fit, test), np.ones((1, len(test)))
+    row = table[(table.block == 2) & (table.positions == "all")].iloc[0]
+    r2 = rank_r2(found, 2, ones)[0]
+    assert row.r2 == pytest.approx(r2[-1]) and row.r2_rank_1 == pytest.approx(r2[0])
+    assert row["rank"] == effective_rank(r2[None])[0]
+    assert row.median_feature == pytest.approx(median_feature_r2(found, 2, ones)[0])
+    assert row.rank_low < row["rank"] < row.rank_high
+    ordinary = table.block[table.positions == "ordinary"]
+    assert [*ordinary] == affine_fit.massive_blocks
 
 
 def test_descent_climbs_towards_the_closed_form(subject, fit, test, scores):

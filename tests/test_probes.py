@@ -1,5 +1,7 @@
 """Product probes: parameter counts, a planted residual, the conjunction index."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,16 +9,20 @@ from torch import nn
 
 from lib.linear.affine import AffineMap, MassiveKeptMap
 from lib.linear.moments import Moments
-from lib.linear.products import (
+from lib.linear.probes import (
     FROZEN,
     WHOLE,
     PolyLinear,
     _planted,
     build,
     conjunction_index,
-    fit_probe,
+    cosines,
     n_params,
+    signs,
+    train_layer,
+    train_probe,
 )
+from lib.stats import sums
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ class Planted:
     """Rows whose residual about the affine map is a bilinear form of rank 2."""
 
     provenance = None
-    document = np.repeat(np.arange(10), 3)
+    test = SimpleNamespace(document=np.repeat(np.arange(10), 3))
 
     def __init__(self):
         g = torch.Generator().manual_seed(3)
@@ -84,28 +90,49 @@ def planted():
     return Planted()
 
 
+def gain(errors) -> float:
+    """The share of what the map leaves that is recovered."""
+    total = errors.sum()
+    return 1 - total.error / total.error_closed_form
+
+
 def test_a_planted_bilinear_residual_is_found(planted):
-    found = fit_probe(planted, 0, planted.affine, "product", 3000)
-    gain, left = found.gain(planted.document), found.linear.sum() / found.total.sum()
-    assert gain.low > 0 and gain.value > 0.9 * left  # of the variance that the map leaves
+    probe = train_probe(planted, 0, planted.affine, "product", 3000, at="best")
+    assert gain(probe.errors) > 0.9
     u, v = planted.rows[2:]
-    error = (found.module(u) - v).double().square().sum((1, 2)).numpy()
-    np.testing.assert_allclose(error, found.chosen_error, rtol=1e-3)
+    error = (probe.module(u) - v).double().square().sum((1, 2)).numpy()
     np.testing.assert_allclose(
-        found.linear, (planted.affine(u) - v).square().sum((1, 2)), rtol=1e-4
+        sums(error[:, None], planted.test.document), probe.errors.error, rtol=1e-3
     )
-    cosine = torch.cosine_similarity(found.module_at_end(u), v, dim=-1).mean(1)
-    np.testing.assert_allclose(found.cosine[0], cosine, rtol=1e-4)
-    assert found.gate[0] == pytest.approx(np.exp(-2), rel=1e-4)
-    torch.testing.assert_close(found.module.weight, planted.affine.weight)  # the map was frozen
+    left = (planted.affine(u) - v).square().sum((1, 2)).numpy()
+    np.testing.assert_allclose(
+        sums(left[:, None], planted.test.document), probe.errors.error_closed_form, rtol=1e-4
+    )
+    torch.testing.assert_close(probe.module.weight, planted.affine.weight)  # the map was frozen
     # A few hidden units of the same size are no product.
-    other = fit_probe(planted, 0, planted.affine, "gelu", 3000).gain(planted.document)
-    assert other.value < gain.value
+    other = train_probe(planted, 0, planted.affine, "gelu", 3000, at="best")
+    assert gain(other.errors) < gain(probe.errors)
+
+
+def test_the_cosine_of_a_layer_is_that_of_its_outputs(planted):
+    u, v = planted.rows[2:]
+    table = cosines(planted, 0, planted.affine)
+    oracle = nn.functional.cosine_similarity(planted.affine(u).flatten(0, 1), v.flatten(0, 1))
+    assert table.cosine.sum() / table.positions.sum() == pytest.approx(
+        float(oracle.mean()), rel=1e-5
+    )
+    assert table.positions.sum() == oracle.numel()
+
+
+def test_an_affine_map_has_no_conjunctions_and_a_fresh_product_the_starting_gate(planted):
+    assert signs(planted, 0, planted.affine).conjunction.item() == pytest.approx(0, abs=1e-9)
+    found = signs(planted, 0, build("poly", 8)).iloc[0]
+    assert found.conjunction > 0 and found.gate == pytest.approx(np.exp(-2), rel=1e-4)
 
 
 def test_a_product_planted_in_place_of_the_residual_is_found(planted):
-    found = fit_probe(planted, 0, planted.affine, "product", 6000, planted=1.0)
-    assert found.gain(planted.document).value > 0.9 * found.linear.sum() / found.total.sum()
+    probe = train_probe(planted, 0, planted.affine, "product", 6000, planted=1.0, at="best")
+    assert gain(probe.errors) > 0.9
 
 
 def test_a_planted_product_is_one_function_in_both_texts(planted):
@@ -120,17 +147,17 @@ def test_a_planted_product_is_one_function_in_both_texts(planted):
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_whole_candidates_are_what_they_are_scored_as(planted, kind):
-    found = fit_probe(planted, 0, planted.affine, kind, 60, start="random")
+    found = train_layer(planted, 0, planted.affine, kind, 60, start="random")
     _, _, u, v = planted.rows
-    error = (found.module_at_end(u) - v).double().square().sum()
-    assert float(error) == pytest.approx(found.error[-1].sum(), rel=1e-3)
+    for at, checkpoint in (("last", -1), ("best", found.best_checkpoint)):
+        error = (found.module(at)(u) - v).double().square().sum()
+        assert float(error) == pytest.approx(found.error[checkpoint].sum(), rel=1e-3)
     assert found.error.sum(1).min() < found.error[0].sum()
-    assert np.isnan(found.gate[0]) == (kind not in ("poly", "poly_wide"))
 
 
 def test_a_linear_candidate_starts_at_the_map(planted):
-    found = fit_probe(planted, 0, planted.affine, "linear", 20)
-    np.testing.assert_allclose(found.error[0], found.linear, rtol=1e-3)
+    found = train_layer(planted, 0, planted.affine, "linear", 20)
+    np.testing.assert_allclose(found.error[0], found.closed_form, rtol=1e-3)
 
 
 def test_the_checkpoint_is_chosen_on_fit_rows_alone(planted):
@@ -141,12 +168,11 @@ def test_the_checkpoint_is_chosen_on_fit_rows_alone(planted):
             x, y, u, _ = self.rows
             return x, y, u, self.affine(u)
 
-    usual = fit_probe(planted, 0, planted.affine, "product", 400)
-    other = fit_probe(OtherTest(), 0, planted.affine, "product", 400)
-    assert other.error.sum(1).argmin() < other.best == usual.best
-    np.testing.assert_array_equal(other.printed_error, other.error[other.error.sum(1).argmin()])
-    for name, value in usual.state.items():
-        torch.testing.assert_close(value, other.state[name])
+    usual = train_layer(planted, 0, planted.affine, "product", 400)
+    other = train_layer(OtherTest(), 0, planted.affine, "product", 400)
+    assert other.error.sum(1).argmin() < other.best_checkpoint == usual.best_checkpoint
+    for name, value in usual.best.items():
+        torch.testing.assert_close(value, other.best[name])
 
 
 def test_a_probe_leaves_out_what_a_repaired_map_leaves_to_the_ffn(planted):
@@ -160,13 +186,13 @@ def test_a_probe_leaves_out_what_a_repaired_map_leaves_to_the_ffn(planted):
         def __getitem__(self, block):
             return x, y + 1e3 * (x[:, :1] > 1), u, v + 1e3 * (u[..., :1] > 1)
 
-    usual = fit_probe(planted, 0, repaired, "product", 100)
-    broken = fit_probe(Broken(), 0, repaired, "product", 100)
+    usual = train_layer(planted, 0, repaired, "product", 100)
+    broken = train_layer(Broken(), 0, repaired, "product", 100)
     np.testing.assert_allclose(broken.error, usual.error, rtol=1e-6)
     off = u[..., 0] <= 1
     expected = ((planted.affine(u) - v).square().sum(-1) * off).sum(1)
-    np.testing.assert_allclose(usual.linear, expected, rtol=1e-4)
-    assert usual.total.sum() == pytest.approx(
+    np.testing.assert_allclose(usual.closed_form, expected, rtol=1e-4)
+    assert usual.spread.sum() == pytest.approx(
         float((v[off] - v[off].mean(0)).square().sum()), rel=1e-4
     )
 

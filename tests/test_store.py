@@ -16,7 +16,7 @@ from lib.cli import difference_of
 from lib.errors import InputError
 from lib.hooks import Rows
 from lib.linear.affine import Handle
-from lib.linear.products import train_probe
+from lib.linear.probes import train_probe
 from lib.linear.regression import errors, fit, fit_facts, fit_maps, r2
 from lib.old import token_sweep
 from lib.store import Key, atomic_write, cache_folder, cached, entry, kept, read

@@ -1,17 +1,22 @@
 """What kind of linearity (Whipp §5.4): effective rank by reduced-rank regression, and R² feature by
 feature, both by test window, so that documents can be resampled."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from lib.hooks import forward
-from lib.linear.affine import AffineMap
+from lib.keys import later
+from lib.linear.affine import AffineMap, Handle
 from lib.linear.moments import Moments
-from lib.linear.regression import Fits, bulk_moments, gather
+from lib.linear.regression import AffineFit, bulk_moments, gather
 from lib.models.blocks import Subject
-from lib.store import cached
+from lib.stats import interval
+from lib.store import cached, kept
 from lib.text.windows import Windows
 
 
@@ -30,14 +35,19 @@ def through(moments: Moments, v: torch.Tensor) -> AffineMap:
     return AffineMap(weight.float(), (moments.mean_y - moments.mean_x @ weight).float())
 
 
-@cached("maps by rank", 1, first="from", stop="to")
-def rank_k_maps(subject: Subject, windows: Windows, first: int, stop: int) -> dict[int, AffineMap]:
-    """{block: map}: each FFN's least-squares map through its output directions `first` to `stop`
-    - 1 alone, all others at their mean; (0, k) is the rank-k regression."""
-    samples = gather(subject, windows)
+def reduced(subject: Subject, fit: AffineFit, rank: Mapping[int, int]) -> dict[int, Handle]:
+    """{block: map}: the rank-k regressions of a fit, {block: k}, made when one is first used."""
+
+    def compute() -> dict[int, AffineMap]:
+        samples = gather(subject, fit.windows)
+        of = {b: samples[b].moments for b in rank}
+        return {b: through(of[b], directions(of[b])[:, :k]) for b, k in rank.items()}
+
+    maps = later(compute, model=subject, text=fit.windows)
+    said = fit.provenance and f"affine map of rank {{}}, block {{}}; {fit.provenance}"
     return {
-        b: through(sample.moments, directions(sample.moments)[:, first:stop])
-        for b, sample in enumerate(samples)
+        b: Handle(said and said.format(k, b), partial(maps, lambda of, b=b: of[b]))
+        for b, k in rank.items()
     }
 
 
@@ -66,22 +76,20 @@ class _BlockMap(NamedTuple):
         return _BlockMap(*(part.to(device) for part in self))
 
 
-@cached("gains by rank", 2, fit="fit text", test="test text", fits="maps")
+@cached("gains by rank", 2, fit="maps", test="test text")
 def rank_gains(
-    subject: Subject, fit: Windows, test: Windows, fits: Fits, bulk: bool = False
+    subject: Subject, fit: AffineFit, test: Windows, ordinary: bool = False
 ) -> dict[str, np.ndarray]:
     """The pieces of every rank-k map's held-out error, in one pass over `test`.
 
     Returns, by block and test window, gain [blocks, n, d]: the squared error that output direction
     k of the rank regression takes away; start [blocks, n]: Σ‖y-ȳ_fit‖², the error of rank 0; error
     [blocks, n, d]: the full map's, feature by feature; total [blocks, n, d]: Σ(y-ȳ)², ȳ the
-    held-out mean. `bulk`: fitted and scored without massive tokens.
+    held-out mean. `ordinary`: fitted and scored without massive positions.
     """
-    maps, limits = [], []
-    for b, sample in enumerate(gather(subject, fit)):
-        moments = bulk_moments(sample, fits.limit[b]) if bulk else sample.moments
-        maps.append(_BlockMap.fitted(moments))
-        limits.append(float(fits.limit[b]) if bulk else np.inf)
+    maps, limits = [], fit.facts.limit.to_numpy() if ordinary else np.full(len(subject), np.inf)
+    for b, sample in enumerate(gather(subject, fit.windows)):
+        maps.append(_BlockMap.fitted(bulk_moments(sample, limits[b])))
     by_feature = (len(subject), len(test), subject.d_model)
     gain, error = np.empty(by_feature), np.empty(by_feature)
     sum_y, sum_y_squared = np.empty(by_feature), np.empty(by_feature)
@@ -113,6 +121,35 @@ def rank_gains(
     mean = sum_y.sum(1, keepdims=True) / np.maximum(n_kept.sum(1, keepdims=True), 1)
     total = sum_y_squared - 2 * sum_y * mean + n_kept * mean**2
     return {"gain": gain, "error": error, "start": sum_y_squared.sum(-1), "total": total}
+
+
+@kept("kinds of affine maps", 1, windows="test text", fit="maps")
+def kinds(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
+    """What kind of linear map each block's is, on unseen windows: block, positions (all; ordinary:
+    fitted and scored without massive ones, of blocks that have such), r2 about each feature's mean,
+    effective rank at 90%, R² of the median feature, each with its 95% interval over documents, and
+    r2_rank_1, R² of the best map of rank one."""
+    rows = []
+    for positions in ("all", "ordinary") if fit.massive_blocks else ("all",):
+        found = rank_gains(subject, fit, windows, ordinary=positions == "ordinary")
+        for b in range(len(subject)) if positions == "all" else fit.massive_blocks:
+            row = {"block": b, "positions": positions}
+            rows.append(row | _kind(found, b, windows.document))
+    return pd.DataFrame(rows)
+
+
+def _kind(found: dict, block: int, document: np.ndarray) -> dict[str, float]:
+    """The numbers of a row of `kinds`."""
+    measures = {
+        "r2": lambda w: rank_r2(found, block, w)[:, -1],
+        "rank": lambda w: effective_rank(rank_r2(found, block, w)),
+        "median_feature": lambda w: median_feature_r2(found, block, w),
+    }
+    row = {"r2_rank_1": float(rank_r2(found, block, np.ones((1, len(document))))[0, 0])}
+    for name, statistic in measures.items():
+        value, low, high = interval(statistic, document, least=0.5 if name == "rank" else 0.0)
+        row |= {name: value, f"{name}_low": low, f"{name}_high": high}
+    return row
 
 
 def rank_r2(found: dict, block: int, weights: np.ndarray) -> np.ndarray:
