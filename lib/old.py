@@ -48,14 +48,11 @@ from lib.gating.tokens import (
     token_kinds,
 )
 from lib.gating.tokens import KINDS as TOKEN_KINDS
-from lib.hooks import Rows, capture, slices, swap
+from lib.hooks import capture, swap
 from lib.linear.affine import AffineMap, svd_ridge
 from lib.linear.moments import Moments
 from lib.linear.regression import (
     MASSIVE,
-    Fits,
-    Scores,
-    cross_validate,
     fit_maps,
     mean_ablation,
     score,
@@ -63,8 +60,7 @@ from lib.linear.regression import (
 )
 from lib.models.blocks import Subject
 from lib.models.loading import load_subject
-from lib.models.names import MODEL_NOTES, PROFILES, TINY
-from lib.models.trial import as_subject
+from lib.models.names import MODEL_NOTES, PROFILES
 from lib.paper import (
     PUBLISHED,
     by_block,
@@ -75,19 +71,15 @@ from lib.paper import (
 )
 from lib.paper import format_interval as in_words
 from lib.paper import numbers as published
-from lib.report import ROOT
 from lib.stats import (
     Interval,
     Paired,
     Statistic,
     correlation,
-    half_of_documents,
     interval,
     median_ratio,
-    one_turn,
     over_seeds,
     paired,
-    paired_correlations,
     paired_seeds,
     rank_correlation,
     ratio,

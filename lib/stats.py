@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import scipy.stats
-from scipy.optimize import isotonic_regression
 
 from lib.errors import InputError
 
@@ -170,12 +169,6 @@ def sums(values: np.ndarray, document: np.ndarray) -> np.ndarray:
     return values @ np.eye(i.max() + 1)[i]
 
 
-def half_of_documents(document: np.ndarray, seed: int = 42) -> np.ndarray:
-    """A random half of the documents, as a mask of the rows: choose on one, report on the other."""
-    names = np.random.default_rng(seed).permutation(np.unique(document))
-    return np.isin(document, names[: len(names) // 2])
-
-
 def spread(n: int, k: int | None) -> list[int]:
     """`k` of n blocks, evenly spaced, the first and the last among them; None: all."""
     if k is None or k >= n:
@@ -201,22 +194,6 @@ def welch(a: Sequence[float], b: Sequence[float]) -> Interval:
         return Interval(value, np.nan, np.nan)
     ends = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     return Interval(value, float(ends.low), float(ends.high))
-
-
-def one_turn(profile: np.ndarray) -> np.ndarray:
-    """The nearest profile [n] that rises and then falls, or falls and then rises (least squares):
-    isotonic regressions on either side of the best turning point."""
-    best, least = profile, np.inf
-    for sign in (1, -1):
-        for turn in range(len(profile)):
-            before, after = sign * profile[: turn + 1], sign * profile[turn + 1 :]
-            rise = isotonic_regression(before).x
-            fall = isotonic_regression(after, increasing=False).x if len(after) else after
-            fitted = sign * np.concatenate([rise, fall])
-            distance = ((fitted - profile) ** 2).sum()
-            if distance < least:
-                best, least = fitted, distance
-    return best
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float], level: float = 0.95) -> Interval:

@@ -17,7 +17,7 @@ from lib.linear.affine import AffineMap, svd_ridge
 from lib.linear.moments import Moments
 from lib.linear.probes import PolyLinear, conjunction_index
 from lib.old import in_words
-from lib.stats import Interval, interval, one_turn, over_seeds, rank_correlation, ratio, spread
+from lib.stats import Interval, interval, over_seeds, rank_correlation, ratio, spread
 from lib.store import cache_folder
 from lib.text.corpora import pieces
 from lib.text.ngram import KneserNey
@@ -89,7 +89,6 @@ TABLE = [
     ("ratio", lambda v: ratio(np.ones(10), np.full(10, v)).value, ANY, NUMBERS),
     ("over_seeds", lambda v: over_seeds(v[:, 0]).value, ANY, ARRAYS),
     ("rank_correlation", lambda v: rank_correlation(v[:, 0], np.arange(len(v))).value, (-1, 1), ARRAYS),
-    ("one_turn", lambda v: float(one_turn(v[:, 0]).sum()), ANY, ARRAYS[2:5] + ARRAYS[7:]),
     ("spread", lambda v: len(spread(10, v)), (1, 10), (1, 2, 10, 11, None)),
     ("in_words", lambda v: len(in_words(v)), (1, 40), (NAN, INF, -INF, 0, -1, 1e300, 1e-300)),
     ("windows", lambda v: len(cut_windows(["abcdef"], letters, v)), (1, 6), (0, 1, 2, 6, 7, -1)),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import sklearn.decomposition
 import sklearn.linear_model
 import torch
 from sklearn.metrics import r2_score
@@ -15,6 +16,7 @@ from lib.linear.affine import svd_ridge
 from lib.linear.moments import Moments, collect, join
 from lib.linear.probes import descend, search_rate
 from lib.linear.rank import (
+    along_directions,
     directions,
     effective_rank,
     kinds,
@@ -345,6 +347,15 @@ def test_output_directions_of_a_planted_rank(generator):
     y = x @ normal(12, 3) @ out.T + 5
     v = directions(Moments.of(x, y))[:, :3]
     torch.testing.assert_close(v @ v.T, out @ out.T, atol=1e-8, rtol=0)
+
+
+def test_no_layer_of_few_outputs_recovers_more_than_its_directions(subject, affine_fit, test):
+    table = along_directions(subject, test, {2: affine_fit.maps[2]}, 5)
+    x, y = capture(subject, test, [2])[2]
+    left = (y - affine_fit.maps[2](x)).flatten(0, 1).double().numpy()
+    oracle = sklearn.decomposition.TruncatedSVD(5, algorithm="arpack").fit(left)
+    held = (oracle.inverse_transform(oracle.transform(left)) ** 2).sum() / (left**2).sum()
+    assert table.share.item() == pytest.approx(held, rel=1e-6)
 
 
 def test_effective_rank_by_hand():

@@ -9,7 +9,6 @@ from lib.errors import InputError
 from lib.old import by_block, published
 from lib.stats import (
     Interval,
-    half_of_documents,
     interval,
     intervals,
     median_ratio,
@@ -69,13 +68,6 @@ def test_sums_and_intervals():
         assert a.value == b.value == pytest.approx(t.sum() / n.sum())
         assert a.low < b.low < b.high < a.high
     assert Interval(0.0, -1.0, 1.0).map(np.exp) == (1, np.exp(-1), np.exp(1))
-
-
-def test_halves_go_by_document():
-    document = np.repeat(np.arange(7), 3)
-    mask = half_of_documents(document)
-    assert sorted(map(len, map(np.unique, (document[mask], document[~mask])))) == [3, 4]
-    assert not {*document[mask]} & {*document[~mask]}
 
 
 def test_spread():

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from lib.hooks import forward
 from lib.keys import later
-from lib.linear.affine import AffineMap, Handle
+from lib.linear.affine import AffineMap, Handle, made
 from lib.linear.moments import Moments
 from lib.linear.regression import AffineFit, bulk_moments, gather
 from lib.models.blocks import Subject
@@ -150,6 +151,27 @@ def _kind(found: dict, block: int, document: np.ndarray) -> dict[str, float]:
         value, low, high = interval(statistic, document, least=0.5 if name == "rank" else 0.0)
         row |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return row
+
+
+@kept("errors along few directions", 1, windows="test text", k="directions")
+def along_directions(
+    subject: Subject, windows: Windows, maps: Mapping[int, nn.Module], k: int
+) -> pd.DataFrame:
+    """How much of what each block's map leaves lies along k output directions, the best for this
+    text: block, share of the squared error. No layer of k outputs beside the map recovers more.
+    Positions that a map leaves to the FFN are left out."""
+    left = {b: torch.zeros(subject.d_model, subject.d_model).double() for b in maps}
+    ready = {b: made(affine) for b, affine in maps.items()}  # before a pass, not within it
+
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
+        affine, x, y = ready[b].to(x.device), x.float(), y.float()
+        error = (y - affine(x))[~affine.massive(x)].double()  # [n, d]
+        left[b] += (error.T @ error).cpu()
+
+    forward(subject, windows, on_ffn=add, blocks=[*maps], desc="errors by direction")
+    along = {b: torch.linalg.eigvalsh(second).flip(0) for b, second in left.items()}
+    shares = {b: float(values[:k].sum() / values.sum()) for b, values in along.items()}
+    return pd.Series(shares, name="share").rename_axis("block").reset_index()
 
 
 def rank_r2(found: dict, block: int, weights: np.ndarray) -> np.ndarray:
