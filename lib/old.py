@@ -55,7 +55,6 @@ from lib.linear.regression import (
     MASSIVE,
     fit_maps,
     mean_ablation,
-    score,
     zero_ablation,
 )
 from lib.models.blocks import Subject

@@ -16,7 +16,8 @@ import torch
 
 from lib import store
 from lib.hooks import capture
-from lib.linear.regression import fit_maps, score
+from lib.linear import regression
+from lib.linear.regression import fit_maps
 from lib.models.loading import load_subject
 from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows
@@ -63,8 +64,14 @@ def fits(subject, fit):
 
 
 @pytest.fixture(scope="session")
-def scores(subject, test, fits):
-    return score(subject, test, fits)
+def affine_fit(subject, fit):
+    return regression.fit(subject, fit)
+
+
+@pytest.fixture(scope="session")
+def r2(subject, test, affine_fit):
+    """A row a block: see regression.r2."""
+    return regression.r2(subject, test, affine_fit)
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ def compute() -> dict[str, dict]:
     from lib.linear.moments import collect
     from lib.linear.probes import descend, train_layer, train_probe
     from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
-    from lib.linear.regression import _fit_maps, cross_validate, fit_maps, score
+    from lib.linear.regression import _fit_maps, cross_validate, errors, fit_maps
     from lib.models.loading import load_subject
     from lib.old import token_sweep
     from lib.swap.healing import _heal, heal
@@ -45,20 +45,18 @@ def compute() -> dict[str, dict]:
         found[name] = {"version": step.version, "value": float(f"{float(value):.6g}")}
 
     fits = fit_maps(subject, fit)
-    scores = score(subject, test, fits)
+    affine = regression.fit(subject, fit)
+    of_maps = regression.r2(subject, test, affine)
+    spread = errors(subject, test, affine).groupby("block").spread.sum()
     for b in range(6):
-        keep(score, f"r2 of block {b}", scores.r2()[b].value)
+        keep(errors, f"r2 of block {b}", of_maps.r2[b])
         keep(_fit_maps, f"condition of block {b}", fits.condition[b, 1])
-    for n in [*fits.at_budget][:-1]:
-        keep(score, f"r2 of block 3 from {n} tokens", scores.r2(f"{n} positions")[3].value)
-    keep(score, "r2 of block 1 off massive tokens", scores.r2("bulk")[1].value)
-    keep(score, "width of the interval of block 0", scores.r2()[0].high - scores.r2()[0].low)
+    keep(errors, "r2 of block 1 off massive tokens", of_maps.r2_off_massive[1])
     keep(_fit_maps, "variance ratio of block 0", fits.variance_ratio[0])
     keep(_fit_maps, "limit of block 5", fits.limit[5])
     for b, values in enumerate(cross_validate(subject, fit, 3)[:3]):
         keep(collect, f"cross-validated r2 of block {b}", values.mean())
 
-    affine = regression.fit(subject, fit)
     ranks, ones = rank_gains(subject, affine, test), np.ones((1, len(test)))
     for b in (0, 2, 5):
         r2 = rank_r2(ranks, b, ones)
@@ -73,13 +71,13 @@ def compute() -> dict[str, dict]:
     healed = token_sweep(subject, test, heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=5))
     keep(_heal, "healed cost of block 2", healed.cost((2, "map")).value)
 
-    errors = learn_errors(subject, fit, fits.repaired)
+    learned = learn_errors(subject, fit, fits.repaired)
     modules = {}
     for b in (1, 4):
-        keep(_learn_errors, f"mean predicted log error of block {b}", errors.predicted[b].mean())
-        keep(_learn_errors, f"mean error of block {b}", errors.error[b].mean())
-        cut = float(-errors.predicted[b].mean())
-        router = Gate(errors.routers[b].weights, errors.routers[b].biases, cut)
+        keep(_learn_errors, f"mean predicted log error of block {b}", learned.predicted[b].mean())
+        keep(_learn_errors, f"mean error of block {b}", learned.error[b].mean())
+        cut = float(-learned.predicted[b].mean())
+        router = Gate(learned.routers[b].weights, learned.routers[b].biases, cut)
         modules[b] = Routed(subject.blocks[b].ffn, fits.repaired[b], router)
     both = {"routed": modules, "refitted": refit(subject, fit, modules)}
     found_there = routing.sweep(subject, test, both)
@@ -96,7 +94,7 @@ def compute() -> dict[str, dict]:
         keep(train_layer, f"gain of a {kind} in block 2", gain)
     for optimizer, rate in (("sgd", 1e-2), ("adamw", 1e-3)):
         run = descend(rows, 2, optimizer, rate, 100, 42)
-        keep(descend, f"r2 by {optimizer}", 1 - run.error[-1].sum() / scores.total[2].sum())
+        keep(descend, f"r2 by {optimizer}", 1 - run.error[-1].sum() / spread[2])
     return found
 
 

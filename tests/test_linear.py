@@ -13,7 +13,7 @@ from lib.errors import InputError
 from lib.hooks import Rows, capture, swap
 from lib.linear import regression
 from lib.linear.affine import svd_ridge
-from lib.linear.moments import Moments, collect, join
+from lib.linear.moments import Moments, collect
 from lib.linear.probes import descend, search_rate
 from lib.linear.rank import (
     along_directions,
@@ -32,19 +32,11 @@ from lib.linear.regression import (
     bulk_moments,
     cross_validate,
     fit_maps,
-    gather,
     massive_direction,
-    score,
 )
 from lib.models.loading import load_subject
 from lib.old import token_sweep
-from lib.stats import interval
-from lib.text.windows import Windows
-
-
-@pytest.fixture(scope="module")
-def affine_fit(subject, fit):
-    return regression.fit(subject, fit)
+from lib.stats import sums
 
 
 @pytest.fixture
@@ -168,15 +160,11 @@ def test_collect_is_moments_of_captured_rows(subject, fit, rows):
     same(sample.moments, Moments.of(x, y))
     np.testing.assert_allclose(sample.norm.flatten(), y.norm(dim=1), rtol=1e-6)
     torch.testing.assert_close(sample.y, y[sample.heavy])
-    two = join(*(collect(subject, fit[half])[2] for half in (slice(16), slice(16, None))))
-    same(two.moments, sample.moments)
-    np.testing.assert_array_equal(two.heavy, sample.heavy)
-    torch.testing.assert_close(two.x, sample.x)
 
 
 def test_gathered_moments_without_massive_tokens(subject, fit, rows):
     x, y = rows[:2]
-    sample, norm = gather(subject, fit)[2], y.norm(dim=1)
+    sample, norm = collect(subject, fit)[2], y.norm(dim=1)
     same(sample.moments, Moments.of(x, y))
     assert bulk_moments(sample, np.inf) is sample.moments
     heavy, limit = norm.argsort()[-9:], float(norm.sort().values[-4])
@@ -184,14 +172,11 @@ def test_gathered_moments_without_massive_tokens(subject, fit, rows):
     same(bulk_moments(sample, limit), Moments.of(x[norm <= limit], y[norm <= limit]))
 
 
-def test_fit_maps_is_sklearns_least_squares(fits, rows, fit):
+def test_fit_maps_is_sklearns_least_squares(fits, rows):
     x, y = (side.double().numpy() for side in rows[:2])
-    for n, maps in fits.at_budget.items():
-        oracle = sklearn.linear_model.LinearRegression().fit(x[:n], y[:n])
-        guess = maps[2](torch.tensor(x)).numpy()
-        np.testing.assert_allclose(guess, oracle.predict(x), atol=2e-3 * y.std())
-    assert list(fits.at_budget) == [fit.n_tokens // k for k in (8, 4, 2, 1)]
-    assert fits.plain is fits.at_budget[fit.n_tokens]
+    oracle = sklearn.linear_model.LinearRegression().fit(x, y)
+    guess = fits.plain[2](torch.tensor(x)).numpy()
+    np.testing.assert_allclose(guess, oracle.predict(x), atol=2e-3 * y.std())
 
 
 def test_fit_maps_tells_variances_and_conditions(fits, rows):
@@ -204,44 +189,36 @@ def test_fit_maps_tells_variances_and_conditions(fits, rows):
     assert fits.condition[2, 1] == pytest.approx(e[-1] / e[1], rel=1e-3)
 
 
-def test_r2_about_one_scalar_mean(scores, fits, rows):
+def test_r2_about_one_scalar_mean(r2, fits, rows):
     x, y = rows[2:]
     left = (y - fits.plain[2](x)).double().square().sum()
     oracle = 1 - left / (y.double() - y.double().mean()).square().sum()
-    assert scores.r2("scalar")[2].value == pytest.approx(float(oracle), abs=1e-5)
-    assert scores.r2("scalar")[2].value > scores.r2()[2].value  # offsets count as explained
+    assert r2.r2_scalar_mean[2] == pytest.approx(float(oracle), abs=1e-5)
+    assert r2.r2_scalar_mean[2] > r2.r2[2]  # offsets count as explained
 
 
-def test_the_median_block_is_a_statistic_of_documents(scores):
-    median = scores.on_profile(lambda r2: np.median(r2, axis=1))
-    found = interval(median, scores.documents)
-    half = scores.of_windows(scores.document < 3)
-    assert found.low < found.value < found.high and len(half.documents) == 3
-    assert found.value == pytest.approx(np.median([r.value for r in scores.r2()]))
-
-
-def test_score_is_sklearns_r2(scores, fits, rows):
+def test_r2_by_block_is_sklearns(r2, fits, rows):
     x, y = rows[2:]
-
-    def oracle(maps):
-        return r2_score(y, maps[2](x), multioutput="variance_weighted")
-
-    assert scores.r2()[2].value == pytest.approx(oracle(fits.plain), abs=1e-5)
-    for n in [*fits.at_budget][:-1]:
-        assert scores.r2(f"{n} positions")[2].value == pytest.approx(
-            oracle(fits.at_budget[n]), abs=1e-5
-        )
+    oracle = r2_score(y, fits.plain[2](x), multioutput="variance_weighted")
+    assert r2.r2[2] == pytest.approx(oracle, abs=1e-5)
 
 
-def test_score_off_massive_tokens(subject, test, fits, scores):
+def test_r2_off_massive_tokens(subject, test, fits, r2):
     assert isinstance(fits.repaired[0], MassiveKeptMap) or not fits.massive[0]
     for b, repaired in fits.repaired.items():
         x, y = (side.flatten(0, 1) for side in capture(subject, test, [b])[b])
         off = y.norm(dim=1) <= fits.limit[b]
-        guess = repaired(x)
-        oracle = r2_score(y[off], guess[off], multioutput="variance_weighted")
-        assert scores.r2("bulk")[b].value == pytest.approx(oracle, abs=1e-5)
-        np.testing.assert_array_equal(scores.massive[b].flatten(), ~off)
+        oracle = r2_score(y[off], repaired(x)[off], multioutput="variance_weighted")
+        assert r2.r2_off_massive[b] == pytest.approx(oracle, abs=1e-5)
+
+
+def test_errors_are_summed_by_document(subject, affine_fit, test):
+    table = regression.errors(subject, test, affine_fit)
+    x, y = capture(subject, test, [2])[2]
+    by_window = (y - affine_fit.maps[2](x)).double().square().sum((1, 2)).numpy()
+    of_block = table[table.block == 2]
+    np.testing.assert_allclose(of_block.error, sums(by_window[:, None], test.document), rtol=1e-6)
+    assert of_block.positions.sum() == y.shape[0] * y.shape[1]
 
 
 @pytest.fixture
@@ -268,16 +245,15 @@ def test_massive_tokens_are_found_and_repaired(planted, subject, fit, test):
     memory = replace(subject, loaded_as=None)  # it is no longer the model of that name
     with planted(fit):
         fits = fit_maps(memory, fit)
-        scores = score(memory, test, fits)
+        found = regression.r2(memory, test, regression.fit(memory, fit))
         x, y = capture(memory, test, [0])[0]
         repaired = fits.repaired[0]
         assert isinstance(repaired, MassiveKeptMap)
         assert fits.massive[0] == pytest.approx(0.01, abs=0.003)
         assert fits.limit[0] < 400 * y.norm(dim=-1).median()
-        massive, told = scores.massive[0], scores.predicted_massive[0]
-        np.testing.assert_array_equal(told, repaired.massive(x))
+        massive, told = y.norm(dim=-1) > float(fits.limit[0]), repaired.massive(x)
         assert massive.any() and (massive & told).sum() > 0.7 * massive.sum()
-        assert scores.r2("bulk")[0].value > scores.r2()[0].value
+        assert found.r2_off_massive[0] > found.r2[0]
         # In the model the FFN stays on the massive positions, and the map has all others.
         ffn = subject.blocks[0].ffn
         with swap(subject.blocks[0], repaired):
@@ -408,12 +384,12 @@ def test_kinds_tell_what_the_gains_tell(subject, affine_fit, test):
     assert [*ordinary] == affine_fit.massive_blocks
 
 
-def test_descent_climbs_towards_the_closed_form(subject, fit, test, scores):
+def test_descent_climbs_towards_the_closed_form(subject, fit, test, affine_fit, r2):
     rows = Rows(subject, fit, test, [2])
-    total = scores.total[2].sum()
+    total = regression.errors(subject, test, affine_fit).groupby("block").spread.sum()[2]
     few, many = (descend(rows, 2, "adamw", 1e-2, steps, 42) for steps in (20, 800))
     r2_few, r2_many = (1 - run.error[-1].sum() / total for run in (few, many))
-    assert r2_few < r2_many < scores.r2()[2].value + 0.05
+    assert r2_few < r2_many < r2.r2[2] + 0.05
     assert many.step[-1] == 800 and many.error.shape == (len(many.step), len(test))
     # The map that comes back has the error that was measured.
     x_test, y_test = rows[2][2:]
@@ -471,15 +447,10 @@ def test_a_searched_rate_beats_the_ends_of_its_grid(subject, fit, test):
     assert held_out(rate) < held_out(1e-4) < held_out(1e-5)
 
 
-def test_windows_of_one_document_have_no_interval(subject, test, fits):
-    one = Windows(test.tokens, np.zeros(len(test), int), "one")
-    assert all(np.isnan(i.low) and np.isfinite(i.value) for i in score(subject, one, fits).r2())
-
-
-def test_bfloat16_gives_nearly_the_same(fit, test, scores):
+def test_bfloat16_gives_nearly_the_same(fit, test, r2):
     half = load_subject("tiny-gpt2", device="cpu", dtype=torch.bfloat16)
-    found = score(half, test, fit_maps(half, fit)).r2()
-    assert [r.value for r in found] == pytest.approx([r.value for r in scores.r2()], abs=0.02)
+    found = regression.r2(half, test, regression.fit(half, fit))
+    np.testing.assert_allclose(found.r2, r2.r2, atol=0.02)
 
 
 @pytest.mark.gpu
@@ -490,11 +461,12 @@ def test_cuda_gives_the_numbers_of_the_cpu(fit, test):
         there = load_subject("tiny-gpt2", device=device)
         there = replace(there, loaded_as=None)  # nothing is kept: both are computed
         maps = fit_maps(there, fit)
-        found[device] = maps, score(there, test, maps), token_sweep(there, test, maps.repaired)
+        of_maps = regression.r2(there, test, regression.fit(there, fit))
+        found[device] = of_maps, token_sweep(there, test, maps.repaired)
     cpu, cuda = found["cpu"], found["cuda"]
     for b in range(6):
-        assert cuda[1].r2()[b].value == pytest.approx(cpu[1].r2()[b].value, abs=1e-3)
-        assert cuda[2].cost(b).value == pytest.approx(cpu[2].cost(b).value, abs=1e-3)
+        assert cuda[0].r2[b] == pytest.approx(cpu[0].r2[b], abs=1e-3)
+        assert cuda[1].cost(b).value == pytest.approx(cpu[1].cost(b).value, abs=1e-3)
 
 
 @pytest.mark.parametrize("d", [8, 32, 128, 576])

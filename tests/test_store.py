@@ -488,13 +488,6 @@ def test_losses_by_document_are_those_of_each_token(subject, fits, test, own_cac
     assert [*losses.change((2, "plain"))] == pytest.approx([*exact.cost((2, "plain"))], rel=1e-5)
 
 
-def test_r2_by_block_is_that_of_the_scores(subject, fit_text, test, scores, own_cache):
-    table = r2(subject, test, fit(subject, fit_text))
-    assert table.r2.to_numpy() == pytest.approx(scores.value())
-    assert table.r2_scalar_mean.to_numpy() == pytest.approx(scores.value("scalar"))
-    assert table.r2_off_massive.to_numpy() == pytest.approx(scores.value("bulk"))
-
-
 def test_an_entry_is_written_once_and_only_by_make_render(subject, test, own_cache, monkeypatch):
     sweep(subject, test, {})
     assert not families()

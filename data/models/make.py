@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from lib.linear.regression import fit_maps, score
+from lib.linear import regression
 from lib.models.trial import as_subject
 from lib.report import start
 from lib.store import atomic_write
@@ -102,8 +102,8 @@ def make_fixture(name: str) -> None:
 
     def look(step: int, _) -> None:
         frozen = as_subject(model, tokenizer, name)
-        for block, r2 in enumerate(score(frozen, held_out, fit_maps(frozen, fit)).r2()):
-            profile.append({"step": step, "block": block, "r2_lin": round(r2.value, 4)})
+        for block, r2 in enumerate(regression.r2(frozen, held_out, regression.fit(frozen, fit)).r2):
+            profile.append({"step": step, "block": block, "r2_lin": round(r2, 4)})
         model.requires_grad_(True)
 
     losses = train(model, data, Recipe(seed=int(seed)), look=look, at=LOOK)

@@ -5,7 +5,7 @@ et al.), so a k-fold refit is "total minus fold", and prefixes of a sample give 
 at no second pass over the data.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -202,15 +202,3 @@ def collect(subject: Subject, windows: Windows) -> list[BlockSample]:
 
     forward(subject, windows, on_ffn=add, desc=f"statistics of {len(subject)} FFNs")
     return [builder.sample() for builder in builders]
-
-
-def join(first: BlockSample, second: BlockSample) -> BlockSample:
-    """Two samples as one, the first standing first."""
-    return replace(
-        first,
-        moments=first.moments + second.moments,
-        norm=np.concatenate([first.norm, second.norm]),
-        heavy=np.concatenate([first.heavy, second.heavy + first.norm.size]),
-        x=torch.cat([first.x, second.x]),
-        y=torch.cat([first.y, second.y]),
-    )

@@ -13,8 +13,8 @@ from torch import nn
 from lib.hooks import forward
 from lib.keys import later
 from lib.linear.affine import AffineMap, Handle, made
-from lib.linear.moments import Moments
-from lib.linear.regression import AffineFit, bulk_moments, gather
+from lib.linear.moments import Moments, collect
+from lib.linear.regression import AffineFit, bulk_moments
 from lib.models.blocks import Subject
 from lib.stats import interval
 from lib.store import cached, kept
@@ -40,7 +40,7 @@ def reduced(subject: Subject, fit: AffineFit, rank: Mapping[int, int]) -> dict[i
     """{block: map}: the rank-k regressions of a fit, {block: k}, made when one is first used."""
 
     def compute() -> dict[int, AffineMap]:
-        samples = gather(subject, fit.windows)
+        samples = collect(subject, fit.windows)
         of = {b: samples[b].moments for b in rank}
         return {b: through(of[b], directions(of[b])[:, :k]) for b, k in rank.items()}
 
@@ -89,7 +89,7 @@ def rank_gains(
     held-out mean. `ordinary`: fitted and scored without massive positions.
     """
     maps, limits = [], fit.facts.limit.to_numpy() if ordinary else np.full(len(subject), np.inf)
-    for b, sample in enumerate(gather(subject, fit.windows)):
+    for b, sample in enumerate(collect(subject, fit.windows)):
         maps.append(_BlockMap.fitted(bulk_moments(sample, limits[b])))
     by_feature = (len(subject), len(test), subject.d_model)
     gain, error = np.empty(by_feature), np.empty(by_feature)

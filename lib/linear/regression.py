@@ -8,7 +8,6 @@ nothing else; a repaired map is fitted on all other positions and keeps the FFN 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import accumulate
 
 import numpy as np
 import pandas as pd
@@ -19,9 +18,9 @@ from lib.errors import InputError
 from lib.hooks import forward
 from lib.keys import later, seal
 from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant
-from lib.linear.moments import BlockSample, Moments, collect, join
+from lib.linear.moments import BlockSample, Moments, collect
 from lib.models.blocks import Subject
-from lib.stats import Interval, intervals, sums
+from lib.stats import sums
 from lib.store import cached, kept, load
 from lib.text.windows import Windows
 
@@ -33,8 +32,8 @@ MASSIVE = 20.0
 class Fits:
     """The closed-form maps of every FFN of a subject, fitted on one sample of text."""
 
-    at_budget: dict[int, dict[int, AffineMap]]
-    """{positions: {block: map}}: least squares on nested prefixes of the sample"""
+    plain: dict[int, AffineMap]
+    """{block: map}: the paper's map, least squares over all positions of the sample"""
     massive_kept: dict[int, MassiveKeptMap]
     """{block: map} of those blocks that have massive activations in the fit text"""
     limit: np.ndarray
@@ -50,11 +49,6 @@ class Fits:
     """which fit it is, for keys"""
 
     @property
-    def plain(self) -> dict[int, AffineMap]:
-        """{block: map}: the paper's map, least squares over all positions of the sample."""
-        return self.at_budget[max(self.at_budget)]
-
-    @property
     def repaired(self) -> dict[int, AffineMap]:
         """{block: map}: the repaired map where the block has massive activations, else the plain
         one."""
@@ -62,16 +56,16 @@ class Fits:
 
 
 def fit_maps(subject: Subject, windows: Windows) -> Fits:
-    """Each FFN's affine map in closed form, from one pass over `windows`; also on their first
-    eighth, quarter and half, for the learning curve. Raises InputError below 8 windows."""
+    """Each FFN's affine map in closed form, from one pass over `windows`. Raises InputError below 8
+    windows."""
     with subject.unchanging():
         key, fits = _fit_maps.key(subject, windows), _fit_maps(subject, windows)
     if key is None:
         return fits
     words = f"{key.name} {key.digest}"
-    for n_positions, maps in fits.at_budget.items():
-        for b, affine in maps.items():
-            seal(affine, f"{words} on {n_positions} positions, block {b}")
+    n_positions = len(windows) * (windows.tokens.shape[1] - subject.n_start)
+    for b, affine in fits.plain.items():
+        seal(affine, f"{words} on {n_positions} positions, block {b}")
     for b, affine in fits.massive_kept.items():
         seal(affine, f"{words}, FFN kept at massive activations, block {b}")
     return replace(fits, provenance=words)
@@ -84,23 +78,16 @@ def _fit_maps(subject: Subject, windows: Windows) -> Fits:
         raise InputError(
             f"{windows.name}: {len(windows)} windows are too few to fit maps: give at least 8."
         )
-    at_budget: dict[int, dict[int, AffineMap]] = {}
+    plain: dict[int, AffineMap] = {}
     massive_kept: dict[int, MassiveKeptMap] = {}
     n_blocks = len(subject)
     limit = np.empty(n_blocks, np.float32)
     massive_share = np.empty(n_blocks)
     variance_ratio = np.empty(n_blocks)
     condition = np.empty((n_blocks, 2))
-    pieces = _pieces(subject, windows)  # [piece][block]
-    for b in tqdm(range(n_blocks), desc="fits", delay=2, leave=False):
-        # Nested prefixes of the windows; three quarters are in no learning curve.
-        prefixes = accumulate([piece[b] for piece in pieces], join)
-        eighth, quarter, half, _three_quarters, whole = prefixes
-        for prefix in (eighth, quarter, half, whole):
-            n_positions = int(prefix.moments.n)
-            if n_positions not in at_budget:
-                at_budget[n_positions] = {}
-            at_budget[n_positions][b] = single(prefix.moments.fit())
+    samples = collect(subject, windows)
+    for b, whole in enumerate(tqdm(samples, desc="fits", delay=2, leave=False)):
+        plain[b] = single(whole.moments.fit())
         # Massive activations, and a map of all other positions where there are any.
         limit[b] = MASSIVE * np.median(whole.norm)
         is_massive = whole.norm.flatten()[whole.heavy] > limit[b]  # [h], of the kept rows
@@ -118,7 +105,7 @@ def _fit_maps(subject: Subject, windows: Windows) -> Fits:
             )
         condition[b, 0] = float(eigenvalues[-1] / eigenvalues[0])
         condition[b, 1] = float(eigenvalues[-1] / eigenvalues[1])
-    return Fits(at_budget, massive_kept, limit, massive_share, variance_ratio, condition)
+    return Fits(plain, massive_kept, limit, massive_share, variance_ratio, condition)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,19 +196,37 @@ def errors(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
     all positions and features (Whipp's figures); error_off_massive and spread_off_massive: of the
     maps that leave massive activations to the FFN, off these; positions: how many there are.
     """
-    scores = score(subject, windows, fit_maps(subject, fit.windows))
-    by_block = {
-        "error": scores.error["plain"],
-        "spread": scores.total,
-        "spread_scalar": scores.total_scalar,
-        "error_off_massive": scores.error["bulk"],
-        "spread_off_massive": scores.total_bulk,
-        "positions": np.full(scores.total.shape, scores.norm.shape[-1]),
+    fits, shape = fit_maps(subject, fit.windows), (len(subject), len(windows))
+    error, error_off_massive = np.empty(shape), np.empty(shape)
+    everywhere, off_massive = (_FeatureSums(*shape, subject.d_model) for _ in range(2))
+    n_done = [0] * len(subject)  # windows of each block so far
+
+    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d_model]
+        x, y = x.float(), y.float()
+        batch = slice(n_done[b], n_done[b] + len(x))
+        n_done[b] += len(x)
+        ordinary = y.norm(dim=-1) <= float(fits.limit[b])  # [batch, position]
+        by_plain, by_kept = (
+            (y - maps[b].to(x.device)(x)).double().square().sum(-1)
+            for maps in (fits.plain, fits.repaired)
+        )
+        error[b, batch] = by_plain.sum(1).cpu().numpy()
+        error_off_massive[b, batch] = (by_kept * ordinary).sum(1).cpu().numpy()
+        everywhere.add(b, batch, y, torch.ones_like(ordinary))
+        off_massive.add(b, batch, y, ordinary)
+
+    forward(subject, windows, on_ffn=add, desc="errors of maps")
+    by_window = {
+        "error": error,
+        "spread": everywhere.spread().sum(-1),
+        "spread_scalar": everywhere.spread(one_mean=True).sum(-1),
+        "error_off_massive": error_off_massive,
+        "spread_off_massive": off_massive.spread().sum(-1),
+        "positions": np.full(shape, windows.tokens.shape[1] - subject.n_start),
     }
-    documents = np.unique(scores.document)
-    columns = {name: sums(v[..., None], scores.document).ravel() for name, v in by_block.items()}
+    columns = {name: sums(v[..., None], windows.document).ravel() for name, v in by_window.items()}
     index = pd.MultiIndex.from_product(
-        [range(len(subject)), documents], names=["block", "document"]
+        [range(len(subject)), np.unique(windows.document)], names=["block", "document"]
     )
     return pd.DataFrame(columns, index=index).reset_index()
 
@@ -241,28 +246,11 @@ def r2(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
     ).reset_index()
 
 
-def _pieces(subject: Subject, windows: Windows) -> list[list[BlockSample]]:
-    """Five consecutive pieces of the windows, each a cached step and a sample for each block. The
-    first one to five of them together are an eighth, a quarter, a half, three quarters and all."""
-    pieces, start = [], 0
-    for eighths in (1, 2, 4, 6, 8):
-        end = len(windows) * eighths // 8
-        pieces.append(collect(subject, windows[start:end]))
-        start = end
-    return pieces
-
-
-def gather(subject: Subject, windows: Windows) -> list[BlockSample]:
-    """A sample of every FFN on all windows, from the same passes as `fit_maps`."""
-    pieces = _pieces(subject, windows)
-    return [reduce(join, [piece[b] for piece in pieces]) for b in range(len(subject))]
-
-
 def mean_ablation(subject: Subject, windows: Windows) -> dict[int, AffineMap]:
     """{block: map}: in each FFN's place its mean output on `windows`."""
     made_of = subject.provenance
     means = {}
-    for b, sample in enumerate(gather(subject, windows)):
+    for b, sample in enumerate(collect(subject, windows)):
         words = made_of and f"mean output of block {b} of {made_of} on {windows.provenance}"
         means[b] = constant(sample.moments.mean_y.float(), words)
     return means
@@ -304,84 +292,6 @@ def massive_direction(bulk: Moments, x: torch.Tensor) -> tuple[torch.Tensor, flo
     return (direction / scale).float(), float(middle / scale)
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Squared errors of fitted maps on unseen windows, by block and window."""
-
-    error: dict[str, np.ndarray]
-    """{name: [blocks, n]}: Σ‖y-ŷ‖² of "plain", of "bulk" (the repaired maps, off massive positions
-    only), and of the plain map at each smaller budget ("15360", …)"""
-    feature_total: np.ndarray
-    """[blocks, n, d]: Σ(y-ȳ)² of each feature, ȳ its held-out mean"""
-    total_scalar: np.ndarray
-    """[blocks, n]: the same about one mean over all positions and features (Whipp's figures)"""
-    total_bulk: np.ndarray
-    """[blocks, n]: off massive positions, about their own mean of each feature"""
-    norm: np.ndarray
-    """[blocks, n, position]: ‖y‖"""
-    massive: np.ndarray
-    """[blocks, n, position], bool: beyond the fit text's limit"""
-    predicted_massive: np.ndarray
-    """[blocks, n, position], bool: what the repaired map's direction says of x"""
-    document: np.ndarray
-    """[n]"""
-
-    @property
-    def total(self) -> np.ndarray:
-        """[blocks, n]: Σ‖y-ȳ‖², ȳ the held-out mean of each feature."""
-        return self.feature_total.sum(-1)
-
-    def r2(self, name: str = "plain", joint: bool = True) -> list[Interval]:
-        """Held-out R² of each block with its interval over documents, joint over blocks unless
-        said otherwise.
-
-        name: "plain"; a smaller budget ("15360"); "bulk", off massive positions; or "scalar", the
-        plain map's error over the spread about one scalar mean.
-        """
-        error, total = self._sums(name)
-        found = intervals(error, total, of=lambda left: 1 - left, joint=joint)
-        return [r2.cut(high=1.0) for r2 in found]  # no R² is above 1
-
-    def value(self, name: str = "plain") -> np.ndarray:
-        """Held-out R² of each block, [blocks]."""
-        error, total = self._sums(name)
-        return 1 - error.sum(1) / total.sum(1)
-
-    @property
-    def documents(self) -> np.ndarray:
-        """[documents]: their numbers, for statistics of sums by document."""
-        return np.unique(self.document)
-
-    def on_profile(
-        self, f: Callable[[np.ndarray], np.ndarray], name: str = "plain"
-    ) -> Callable[[np.ndarray], np.ndarray]:
-        """f of the profile (R² [draws, blocks] -> [draws]) as a statistic of weights [draws,
-        documents], for lib.stats.interval and paired."""
-        error, total = self._sums(name)
-        return lambda w: f(1 - (w @ error.T) / (w @ total.T))
-
-    def of_windows(self, rows: np.ndarray) -> "Scores":
-        """The scores of some of the windows; spreads stay about the means of all."""
-        return replace(
-            self,
-            error={name: values[:, rows] for name, values in self.error.items()},
-            feature_total=self.feature_total[:, rows],
-            total_scalar=self.total_scalar[:, rows],
-            total_bulk=self.total_bulk[:, rows],
-            norm=self.norm[:, rows],
-            massive=self.massive[:, rows],
-            predicted_massive=self.predicted_massive[:, rows],
-            document=self.document[rows],
-        )
-
-    def _sums(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Error and spread by block and document, each [blocks, documents]."""
-        totals = {"bulk": self.total_bulk, "scalar": self.total_scalar}
-        error = self.error["plain" if name == "scalar" else name]
-        total = totals.get(name, self.total)
-        return sums(error[..., None], self.document), sums(total[..., None], self.document)
-
-
 class _FeatureSums:
     """Σy and Σy² of each feature and the positions they go over, by block and window."""
 
@@ -405,61 +315,6 @@ class _FeatureSums:
         if one_mean:
             mean = mean.mean(-1, keepdims=True)
         return self.square - 2 * self.total * mean + count * mean**2
-
-
-@cached("scores of affine maps", 2, fits="maps")
-def score(subject: Subject, windows: Windows, fits: Fits) -> Scores:
-    """Score the maps of `fits` on `windows`, whose documents they have not seen, in one pass."""
-    largest = max(fits.at_budget)
-    maps_of = {f"{n} positions": maps for n, maps in fits.at_budget.items() if n != largest}
-    maps_of["plain"] = fits.plain
-    n_blocks, n_windows = len(subject), len(windows)
-    n_positions = windows.tokens.shape[1] - subject.n_start
-    norm = np.empty((n_blocks, n_windows, n_positions), np.float32)
-    massive = np.empty(norm.shape, bool)
-    predicted_massive = np.empty(norm.shape, bool)
-    error = {name: np.empty((n_blocks, n_windows)) for name in (*maps_of, "bulk")}
-    everywhere = _FeatureSums(n_blocks, n_windows, subject.d_model)
-    off_massive = _FeatureSums(n_blocks, n_windows, subject.d_model)
-    n_scored = [0] * n_blocks  # windows of each block so far
-
-    def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d_model]
-        x, y = x.float(), y.float()
-        batch = slice(n_scored[b], n_scored[b] + len(x))
-        n_scored[b] += len(x)
-        # Which positions are massive, and which are predicted to be.
-        y_norm = y.norm(dim=-1)
-        is_massive = y_norm > float(fits.limit[b])
-        repaired = fits.repaired[b].to(x.device)
-        norm[b, batch] = y_norm.cpu().numpy()
-        massive[b, batch] = is_massive.cpu().numpy()
-        predicted_massive[b, batch] = repaired.massive(x).cpu().numpy()
-        # Squared errors, summed over each window.
-        for name, maps in maps_of.items():
-            squares = squared(y - maps[b].to(x.device)(x))
-            error[name][b, batch] = squares.sum((1, 2)).cpu().numpy()
-        of_repaired = squared(y - repaired(x)).sum(-1) * ~is_massive  # [batch, position]
-        error["bulk"][b, batch] = of_repaired.sum(1).cpu().numpy()
-        # What the spread about a mean is made of.
-        everywhere.add(b, batch, y, torch.ones_like(is_massive))
-        off_massive.add(b, batch, y, ~is_massive)
-
-    forward(subject, windows, on_ffn=add, desc="scoring maps")
-    return Scores(
-        error=error,
-        feature_total=everywhere.spread(),
-        total_scalar=everywhere.spread(one_mean=True).sum(-1),
-        total_bulk=off_massive.spread().sum(-1),
-        norm=norm,
-        massive=massive,
-        predicted_massive=predicted_massive,
-        document=windows.document,
-    )
-
-
-def squared(values: torch.Tensor) -> torch.Tensor:
-    """Squares in float64."""
-    return values.double().square()
 
 
 def cross_validate(subject: Subject, windows: Windows, k: int = 5) -> np.ndarray:

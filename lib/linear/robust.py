@@ -16,13 +16,12 @@ from torch import nn
 from lib.hooks import forward
 from lib.keys import later
 from lib.linear.affine import AffineMap, Handle
-from lib.linear.moments import Moments
+from lib.linear.moments import Moments, collect
 from lib.linear.regression import (
     MASSIVE,
     AffineFit,
     bulk_moments,
     fit_maps,
-    gather,
     single,
 )
 from lib.models.blocks import Subject
@@ -36,7 +35,7 @@ def fitted_without(subject: Subject, fit: AffineFit, over: float = MASSIVE) -> d
     activations."""
 
     def compute() -> dict[int, AffineMap]:
-        samples = gather(subject, fit.windows)
+        samples = collect(subject, fit.windows)
         maps = {}
         for b in fit.massive_blocks:
             limit = over * float(np.median(samples[b].norm))
