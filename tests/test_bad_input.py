@@ -111,17 +111,17 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
 
 
 def test_a_comparison_that_is_unknown_or_of_another_notebook(refused):
-    run = old_report.start("07_cross_domain", "smoke", None, None)
-    with pytest.raises(InputError, match=r"unknown comparison 'whipp-5.4-low-rnk'.*low-rank"):
-        run.compare("whipp-5.4-low-rnk", 1.0)
+    run = old_report.start("08_all_linear_cost", "smoke", None, None)
+    with pytest.raises(InputError, match=r"unknown comparison 'whipp-5.5-fractoin'.*fraction"):
+        run.compare("whipp-5.5-fractoin", 1.0)
     one = Interval(1.0, 0.9, 1.1)
-    with refused("whipp-5.4-low-rank", "04_kinds_of_linearity"):
-        run.compare("whipp-5.4-low-rank", one, one, one)
+    with refused("whipp-5.5-fraction", "05_two_blocks"):
+        run.compare("whipp-5.5-fraction", one, one, one)
 
 
 def test_a_page_of_the_old_form_is_not_rendered(refused):
-    with refused("07_cross_domain", "marks are withdrawn"):
-        render({"number": "07"})
+    with refused("08_all_linear_cost", "marks are withdrawn"):
+        render({"number": "08"})
 
 
 def test_unknown_notebook_paper_and_settings(refused):
