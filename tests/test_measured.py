@@ -71,7 +71,7 @@ ORDER = {
     ],
 }
 """in which order the code says the inputs of a key; other families' as in their file, or DECODER"""
-FRACTIONS = ("weight decay",)
+FRACTIONS = ("weight decay", "planted share")
 NAMED = {"fine tuned models": "fine-tuned models"}
 """families whose name is not that of their file"""
 
