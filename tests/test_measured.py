@@ -59,6 +59,10 @@ FINETUNED = [
 ]
 ORDER = {
     "mixers": ["mixer", "width", "vocabulary", "training text", "test texts", *RECIPE],
+    "errors of probes": [
+        *("model", "fit text", "test text", "block", "affine map", "kind", "steps"),
+        *("seed", "start", "planted share", "checkpoint"),
+    ],
     "fine tuned models": FINETUNED,
     "soft gates": [
         *FINETUNED,
