@@ -37,23 +37,18 @@ from lib.gating.gates import (
     loss_increases,
     split_gate_text,
 )
+from lib.gating.tokens import KINDS as TOKEN_KINDS
 from lib.gating.tokens import (
-    FEATURES,
-    FEATURES_OF_AUTHOR,
     by_type,
-    features,
-    features_of_author,
     often,
     raw_embedding,
     smoothed_token_mean,
-    token_and_context,
     token_kinds,
 )
-from lib.gating.tokens import KINDS as TOKEN_KINDS
-from lib.hooks import Rows, capture, swap
+from lib.hooks import capture, swap
 from lib.linear.affine import AffineMap, svd_ridge
 from lib.linear.moments import Moments
-from lib.linear.probes import build, closed_form, n_params, train_layer
+from lib.linear.probes import n_params
 from lib.linear.regression import (
     MASSIVE,
     fit_maps,
@@ -748,36 +743,3 @@ def under_other_recipes(
 def _sign(gain: Interval) -> int:
     """1 or -1 where an interval excludes 0, else 0."""
     return int(gain.low > 0) - int(gain.high < 0)
-
-
-class TrainedProbe:
-    """A trained candidate as notebook 05 reads it."""
-
-    def __init__(self, found, rows: Rows, block: int, affine: AffineMap):
-        self.found, self.given = found, (rows, block, affine)
-        self.error, self.best = found.error, found.best_checkpoint
-
-    @property
-    def chosen_error(self) -> np.ndarray:
-        """[n]: at the checkpoint that was best on held-out fit rows."""
-        return self.error[self.best]
-
-    @property
-    def module_at_end(self) -> nn.Module:
-        return self.found.module("last")
-
-    @property
-    def cosine(self) -> np.ndarray:
-        """[2, n]: mean cosine on each test window, of the last weights and of the affine map."""
-        rows, block, affine = self.given
-        _, _, x, y = rows[block]
-        guesses = (self.module_at_end(x), affine(x))
-        return np.stack([torch.cosine_similarity(g, y, dim=-1).double().mean(1) for g in guesses])
-
-
-def fit_probe(
-    rows: Rows, block: int, affine: AffineMap, kind: str, steps: int, seed: int, start: str
-) -> TrainedProbe:
-    """`probes.train_layer`, as notebook 05 asks for it."""
-    found = train_layer(rows, block, affine, kind, steps, seed, start)
-    return TrainedProbe(found, rows, block, affine)

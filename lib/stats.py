@@ -148,6 +148,14 @@ def median_ratio(top: np.ndarray, bottom: np.ndarray) -> Statistic:
     return lambda w: np.median((w @ top.T) / (w @ bottom.T), axis=1)
 
 
+def explained(table: pd.DataFrame, error: str = "error", spread: str = "spread") -> Interval:
+    """1 − Σ error / Σ spread in the median block, with its interval over documents, from a table
+    with these columns, block and document."""
+    parts = [table.pivot(index="block", columns="document", values=c) for c in (error, spread)]
+    left = interval(median_ratio(*(part.to_numpy() for part in parts)), parts[0].columns.to_numpy())
+    return left.map_falling(lambda ratio: 1 - ratio)
+
+
 def intervals(
     top: np.ndarray, bottom: np.ndarray, of: Callable = lambda ratio: ratio, joint: bool = True
 ) -> list[Interval]:

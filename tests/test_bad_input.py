@@ -112,11 +112,11 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
 
 def test_a_comparison_that_is_unknown_or_of_another_notebook(refused):
     run = old_report.start("08_all_linear_cost", "smoke", None, None)
-    with pytest.raises(InputError, match=r"unknown comparison 'whipp-5.5-fractoin'.*fraction"):
-        run.compare("whipp-5.5-fractoin", 1.0)
+    with pytest.raises(InputError, match=r"unknown comparison 'balogh-4.2-acu'.*balogh-4.2-auc"):
+        run.compare("balogh-4.2-acu", 1.0)
     one = Interval(1.0, 0.9, 1.1)
-    with refused("whipp-5.5-fraction", "05_two_blocks"):
-        run.compare("whipp-5.5-fraction", one, one, one)
+    with refused("balogh-4.2-auc", "09_gates"):
+        run.compare("balogh-4.2-auc", one, one, one)
 
 
 def test_a_page_of_the_old_form_is_not_rendered(refused):

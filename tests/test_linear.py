@@ -212,6 +212,16 @@ def test_r2_off_massive_tokens(subject, test, fits, r2):
         assert r2.r2_off_massive[b] == pytest.approx(oracle, abs=1e-5)
 
 
+def test_a_recentred_map_has_its_slope_and_no_mean_error(subject, affine_fit, test):
+    carried = regression.recentred(subject, affine_fit, test)[2]
+    x, y = (side.flatten(0, 1).double() for side in capture(subject, test, [2])[2])
+    assert torch.equal(carried.weight, affine_fit.maps[2].weight)
+    assert (y - affine_fit.maps[2](x.float())).mean(0).abs().max() > 1e-3
+    assert (y - carried(x.float())).mean(0).abs().max() < 1e-5
+    at_home = regression.recentred(subject, affine_fit, affine_fit.windows)[2]
+    torch.testing.assert_close(at_home.bias, affine_fit.maps[2].bias, rtol=1e-4, atol=1e-5)
+
+
 def test_errors_are_summed_by_document(subject, affine_fit, test):
     table = regression.errors(subject, test, affine_fit)
     x, y = capture(subject, test, [2])[2]

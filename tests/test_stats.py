@@ -9,6 +9,7 @@ from lib.errors import InputError
 from lib.old import by_block, published
 from lib.stats import (
     Interval,
+    explained,
     interval,
     intervals,
     median_ratio,
@@ -68,6 +69,16 @@ def test_sums_and_intervals():
         assert a.value == b.value == pytest.approx(t.sum() / n.sum())
         assert a.low < b.low < b.high < a.high
     assert Interval(0.0, -1.0, 1.0).map(np.exp) == (1, np.exp(-1), np.exp(1))
+
+
+def test_what_is_explained_in_the_median_block_is_by_hand():
+    rng = np.random.default_rng(0)
+    index = pd.MultiIndex.from_product([range(3), range(8)], names=["block", "document"])
+    table = pd.DataFrame({"error": rng.random(24), "spread": 1 + rng.random(24)}, index)
+    table = table.reset_index()
+    found, total = explained(table), table.groupby("block")[["error", "spread"]].sum()
+    assert found.value == pytest.approx(np.median(1 - total.error / total.spread))
+    assert found.low < found.value < found.high
 
 
 def test_spread():

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from lib.errors import InputError
 from lib.hooks import forward
 from lib.keys import later, seal
-from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant
+from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant, made
 from lib.linear.moments import BlockSample, Moments, collect
 from lib.models.blocks import Subject
 from lib.stats import sums
@@ -254,6 +254,26 @@ def mean_ablation(subject: Subject, windows: Windows) -> dict[int, AffineMap]:
         words = made_of and f"mean output of block {b} of {made_of} on {windows.provenance}"
         means[b] = constant(sample.moments.mean_y.float(), words)
     return means
+
+
+def recentred(subject: Subject, fit: AffineFit, windows: Windows) -> dict[int, Handle]:
+    """{block: map}: a fit's map with the bias that least squares gives it on other `windows`, so
+    that only its slope is carried over."""
+
+    def compute() -> dict[int, AffineMap]:
+        maps = {}
+        for b, sample in enumerate(collect(subject, windows)):
+            weight, of = made(fit.maps[b]).weight, sample.moments
+            maps[b] = single(AffineMap(weight, of.mean_y - of.mean_x @ weight.double()))
+        return maps
+
+    maps = later(compute, model=subject, text=windows)
+    said = fit.provenance and windows.provenance
+    of_block = {
+        b: said and f"affine map, bias of {windows.provenance}, block {b}; {fit.provenance}"
+        for b in fit.maps
+    }
+    return {b: Handle(of_block[b], partial(maps, lambda of, b=b: of[b])) for b in fit.maps}
 
 
 def zero_ablation(subject: Subject) -> dict[int, AffineMap]:
