@@ -170,7 +170,7 @@ def identity(ax: plt.Axes, text: str) -> None:
     ends = max(ax.get_xlim()[0], ax.get_ylim()[0]), min(ax.get_xlim()[1], ax.get_ylim()[1])
     ax.plot(ends, ends, color="#999999", lw=1, zorder=0)
     beside = dict(textcoords="offset points", ha="right", color="#777777", fontsize=10)
-    ax.annotate(text, (ends[1], ends[1]), (-6, -12), **beside)
+    ax.annotate(text, (ends[1], ends[1]), (-22, -4), **beside)
 
 
 def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> None:

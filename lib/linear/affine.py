@@ -5,13 +5,14 @@ the FFN to stay. Swapped into a model (lib.hooks.swap), the FFN computes those p
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import nn
 
 from lib.errors import InputError
-from lib.keys import seal, words_of
+from lib.keys import later, seal, words_of
 
 
 class AffineMap(nn.Module):
@@ -136,6 +137,15 @@ class Handle(nn.Module):
     def apply(self, change: Callable) -> "Handle":
         _ = self.module
         return super().apply(change)
+
+
+def handles(
+    words: Mapping[int, str | None], compute: Callable[[], Mapping[int, nn.Module]], **inputs
+) -> dict[int, Handle]:
+    """{block: map}, each with its words at once; `compute` makes all of them when one is first
+    used. Raises InputError then where one of `inputs` (see `lib.keys.later`) changed meanwhile."""
+    maps = later(compute, **inputs)
+    return {b: Handle(said, partial(maps, lambda of, b=b: of[b])) for b, said in words.items()}
 
 
 def made(module: nn.Module) -> nn.Module:

@@ -2,7 +2,6 @@
 feature, both by test window, so that documents can be resampled."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +10,7 @@ import torch
 from torch import nn
 
 from lib.hooks import forward
-from lib.keys import later
-from lib.linear.affine import AffineMap, Handle, made
+from lib.linear.affine import AffineMap, Handle, handles, made
 from lib.linear.moments import Moments, collect
 from lib.linear.regression import AffineFit, bulk_moments
 from lib.models.blocks import Subject
@@ -44,12 +42,11 @@ def reduced(subject: Subject, fit: AffineFit, rank: Mapping[int, int]) -> dict[i
         of = {b: samples[b].moments for b in rank}
         return {b: through(of[b], directions(of[b])[:, :k]) for b, k in rank.items()}
 
-    maps = later(compute, model=subject, text=fit.windows)
-    said = fit.provenance and f"affine map of rank {{}}, block {{}}; {fit.provenance}"
-    return {
-        b: Handle(said and said.format(k, b), partial(maps, lambda of, b=b: of[b]))
-        for b, k in rank.items()
+    made_of = fit.provenance
+    words = {
+        b: made_of and f"affine map of rank {k}, block {b}; {made_of}" for b, k in rank.items()
     }
+    return handles(words, compute, model=subject, text=fit.windows)
 
 
 class _BlockMap(NamedTuple):

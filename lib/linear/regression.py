@@ -17,7 +17,7 @@ from tqdm import tqdm
 from lib.errors import InputError
 from lib.hooks import forward
 from lib.keys import later, seal
-from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant, made
+from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant, handles, made
 from lib.linear.moments import BlockSample, Moments, collect
 from lib.models.blocks import Subject
 from lib.stats import sums
@@ -267,13 +267,10 @@ def recentred(subject: Subject, fit: AffineFit, windows: Windows) -> dict[int, H
             maps[b] = single(AffineMap(weight, of.mean_y - of.mean_x @ weight.double()))
         return maps
 
-    maps = later(compute, model=subject, text=windows)
     said = fit.provenance and windows.provenance
-    of_block = {
-        b: said and f"affine map, bias of {windows.provenance}, block {b}; {fit.provenance}"
-        for b in fit.maps
-    }
-    return {b: Handle(of_block[b], partial(maps, lambda of, b=b: of[b])) for b in fit.maps}
+    how = f"affine map, bias of {windows.provenance}, block {{}}; {fit.provenance}"
+    words = {b: said and how.format(b) for b in fit.maps}
+    return handles(words, compute, model=subject, text=windows)
 
 
 def zero_ablation(subject: Subject) -> dict[int, AffineMap]:

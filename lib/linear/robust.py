@@ -6,7 +6,6 @@ longer ones than all others, the map fits these and little else (notebook 06).
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,8 +13,7 @@ import torch
 from torch import nn
 
 from lib.hooks import forward
-from lib.keys import later
-from lib.linear.affine import AffineMap, Handle
+from lib.linear.affine import AffineMap, Handle, handles
 from lib.linear.moments import Moments, collect
 from lib.linear.regression import (
     MASSIVE,
@@ -76,9 +74,9 @@ def _handles(
 ) -> dict[int, Handle]:
     """{block: map} of what `compute` gives when one of them is first used; refused where the model
     or the text changed in between."""
-    maps = later(compute, model=subject, text=fit.windows)
-    said = {b: fit.provenance and f"affine map {how}, block {b}; {fit.provenance}" for b in blocks}
-    return {b: Handle(said[b], partial(maps, lambda of, b=b: of[b])) for b in blocks}
+    said = fit.provenance
+    words = {b: said and f"affine map {how}, block {b}; {said}" for b in blocks}
+    return handles(words, compute, model=subject, text=fit.windows)
 
 
 @cached("weighted affine maps", 1)
