@@ -63,7 +63,7 @@ class Run:
     seed: int
     began: float = field(default_factory=time.time)
     behind: dict = field(default_factory=dict)
-    """documents and fitted tokens behind the tables"""
+    """documents and fitted tokens behind the tables; none where the model is trained here"""
 
     def pick(self, smoke, laptop, study, paper):
         """The value for this run's profile, by name: run.pick(smoke=…, laptop=…, …)."""
@@ -230,10 +230,10 @@ class Run:
 
     def provenance(self, **facts) -> None:
         """Keep, and show in one line, what this run was made with."""
+        read = {"model": MODEL_NOTES.get(self.model, self.model), "corpus": self.corpus}
         facts = {
             "profile": self.profile,
-            "model": MODEL_NOTES.get(self.model, self.model),
-            "corpus": self.corpus,
+            **(read if self.behind else {}),  # trained decoders read neither
             "seed": self.seed,
             **{k: repr(v) if isinstance(v, Windows) else v for k, v in facts.items()},
             "device": torch.cuda.get_device_name()
