@@ -11,7 +11,7 @@ from lib.report import Run
 from lib.swap.sweep import next_token_losses
 from lib.text.windows import Windows
 from lib.training.mixer_study import MixerStudy, beginnings, cut_mixer_study, mixer_study
-from lib.training.mixers import MODELS, LinearMixer, composed, matched_width
+from lib.training.mixers import MODELS, Kind, LinearMixer, composed, matched_width
 
 
 @pytest.fixture
@@ -199,3 +199,10 @@ def test_a_lab_refuses_a_vocabulary_that_the_text_does_not_fill_and_a_context_of
     lab = mixer_study(run)
     first = beginnings(lab, ["one two three " * 40 + "\n\nshort\n\n" + "four five " * 40], "text")
     assert len(first) == 2 and sorted(first.document.tolist()) == [0, 2]
+
+
+def test_a_kind_of_a_readers_own_has_no_words(monkeypatch):
+    assert Kind("linear").provenance == "linear"
+    monkeypatch.setitem(MODELS, "mine", LinearMixer)
+    monkeypatch.setitem(MODELS, "linear", MODELS["map by lag"])
+    assert Kind("mine").provenance is None and Kind("linear").provenance is None

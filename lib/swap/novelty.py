@@ -21,7 +21,7 @@ from lib.models.blocks import Subject
 from lib.stats import sums
 from lib.store import announce, cached, kept
 from lib.swap.losses import Losses, of_tables
-from lib.swap.sweep import Streams, batch_size, document_losses, token_losses
+from lib.swap.sweep import batch_size, document_losses, token_losses
 from lib.text.windows import Windows
 
 PAIRS = (
@@ -192,7 +192,7 @@ def _without(
     losses: dict[str, list[np.ndarray]] = {part: [] for part in parts}
     for rows in slices(len(windows), batch_size(subject, windows)):
         chunk = windows[rows]
-        entering = Streams(subject, chunk, [block]).entering(block)
+        entering = capture_residual(subject, chunk, [block])[block].to(subject.device)
         for part in parts:
             with resume(subject, block, entering), without_part(subject, block, part, common):
                 losses[part].append(token_losses(subject, chunk.tokens).cpu().numpy())

@@ -1,7 +1,7 @@
 """What replacing one FFN costs the live model (Whipp §5.6): its losses, and the sweep over many."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,12 @@ from tqdm import tqdm
 
 from lib.errors import InputError
 from lib.hooks import (
+    advance,
+    capture_residual,
     check_replacement,
     check_windows,
     for_windows,
     get_block,
-    record,
     resume,
     slices,
     swap,
@@ -160,59 +161,41 @@ def _by_document(swept: TokenLosses, key) -> pd.DataFrame:
 def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> TokenLosses:
     """The loss at each position with each module in its block's place, one at a time.
 
-    `modules` is keyed by block, or by (block, name, …) to try several in one place. One plain pass
-    a batch records the residual stream; each swapped evaluation resumes there, so the prefix of the
-    network is never repeated. Every batch and module is a cached step.
+    `modules` is keyed by block, or by (block, name, …) to try several in one place. The residual
+    streams of all windows pass the network once, block by block; what stands in a block's place is
+    evaluated from there on, so that no part of the network before it runs again. Each module is a
+    cached step.
     """
     check_predictions(subject, windows)
     for key, module in modules.items():  # a module that does not fit is refused at once
         check_replacement(get_block(subject, block_of(key)), module)
-    base: list[np.ndarray] = []
-    swapped: dict = {key: [] for key in modules}
-    blocks = sorted({block_of(key) for key in modules})
-    bar = tqdm(total=len(windows) * len(modules), desc="swaps", unit="window", delay=2, leave=False)
+    streams = Streams(subject, windows)
+    by_depth = sorted(modules, key=block_of)
+    bar = tqdm(by_depth, desc="swaps", unit="swap", delay=2, leave=False)
     with subject.unchanging():
-        for rows in slices(len(windows), batch_size(subject, windows)):
-            chunk = windows[rows]
-            streams = Streams(subject, chunk, blocks)
-            base.append(_base(subject, chunk, streams))
-            for key, module in modules.items():
-                here = for_windows(module, rows)
-                swapped[key].append(_swapped(subject, chunk, block_of(key), here, streams))
-                bar.update(len(chunk))
-    bar.close()
-    joined = {key: np.concatenate(parts) for key, parts in swapped.items()}
-    return TokenLosses(np.concatenate(base), joined, windows.document)
+        swapped = {k: _swapped(subject, windows, block_of(k), modules[k], streams) for k in bar}
+        base = _base(subject, windows, streams)
+    return TokenLosses(base, {key: swapped[key] for key in modules}, windows.document)
 
 
 class Streams:
-    """The base losses on a batch and the residual stream that enters each of `blocks`, from one
-    pass that runs when either is first asked for: both may be in the cache."""
+    """The residual streams of all windows on their way through the network."""
 
-    def __init__(self, subject: Subject, chunk: Windows, blocks: Sequence[int]):
-        self.subject, self.chunk, self.blocks = subject, chunk, blocks
-        self._losses: torch.Tensor | None = None
-        self._entering: dict[int, torch.Tensor] = {}
-
-    def base_losses(self) -> torch.Tensor:
-        """[n, predictions], nats."""
-        self._run_once()
-        return self._losses
+    def __init__(self, subject: Subject, windows: Windows):
+        self.subject, self.windows = subject, windows
+        self.at: int | None = None
+        """the block that they enter; None before the first is asked for"""
+        self.hidden = torch.empty(0)
 
     def entering(self, block: int) -> torch.Tensor:
-        """[n, position, d_model]."""
-        self._run_once()
-        return self._entering[block]
-
-    def _run_once(self) -> None:
-        if self._losses is not None:
-            return
-
-        def keep(block: int, hidden: torch.Tensor) -> None:
-            self._entering[block] = hidden
-
-        with record(self.subject, on_residual=keep, blocks=self.blocks):
-            self._losses = token_losses(self.subject, self.chunk.tokens)
+        """[n, position, d_model]; they have passed all blocks before it."""
+        if self.at is None or self.at > block:
+            streams = capture_residual(self.subject, self.windows, [block])[block]
+            self.hidden, self.at = streams.to(self.subject.device), block
+        for index in range(self.at, block):
+            advance(self.subject, self.windows, index, self.subject.blocks[index].ffn, self.hidden)
+        self.at = block
+        return self.hidden
 
 
 def block_of(key) -> int:
@@ -220,19 +203,29 @@ def block_of(key) -> int:
     return key[0] if isinstance(key, tuple) else key
 
 
-@cached("token losses", 2, chunk="text", helpers=("streams",))
-def _base(subject: Subject, chunk: Windows, streams: Streams) -> np.ndarray:
-    """Losses with no swap, [n, predictions]."""
-    return streams.base_losses().cpu().numpy()
+@cached("token losses", 2, helpers=("streams",))
+def _base(subject: Subject, windows: Windows, streams: Streams) -> np.ndarray:
+    """Losses with no swap, [n, predictions]: from the block that `streams` enter."""
+    block = streams.at or 0
+    return _losses_from(subject, windows, block, subject.blocks[block].ffn, streams)
 
 
-@cached(
-    "token losses after a swap", 2, chunk="text", module="in the FFN's place", helpers=("streams",)
-)
+@cached("token losses after a swap", 2, module="in the FFN's place", helpers=("streams",))
 def _swapped(
-    subject: Subject, chunk: Windows, block: int, module: nn.Module, streams: Streams
+    subject: Subject, windows: Windows, block: int, module: nn.Module, streams: Streams
 ) -> np.ndarray:
     """Losses with `module` in the place of a block's FFN, [n, predictions]."""
+    return _losses_from(subject, windows, block, module, streams)
+
+
+def _losses_from(
+    subject: Subject, windows: Windows, block: int, module: nn.Module, streams: Streams
+) -> np.ndarray:
+    """Losses from a block on, with `module` in its FFN's place, batch after batch."""
     entering = streams.entering(block)
-    with resume(subject, block, entering), swap(subject.blocks[block], module):
-        return token_losses(subject, chunk.tokens).cpu().numpy()
+    losses = []
+    for rows in slices(len(windows), batch_size(subject, windows)):
+        here = for_windows(module, rows)
+        with resume(subject, block, entering[rows]), swap(subject.blocks[block], here):
+            losses.append(token_losses(subject, windows.tokens[rows]).cpu().numpy())
+    return np.concatenate(losses)

@@ -14,7 +14,7 @@ from lib.swap.sweep import next_token_losses
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.loop import TrainConfig, train, train_tokenizer
-from lib.training.mixers import MODELS, check_model_kind
+from lib.training.mixers import MODELS, Kind, check_model_kind
 from lib.training.parallel import in_parallel
 from lib.training.study import Study, check_halves, losses_by_half, of_half
 
@@ -31,7 +31,7 @@ MIXER = dict(
 
 @kept("mixers", 1, **MIXER)
 def mixer_losses(
-    kind: str,
+    kind: Kind,
     width: int,
     vocab: int,
     data: Windows,
@@ -45,7 +45,7 @@ def mixer_losses(
 
 @cached("mixer", 1, **MIXER)
 def train_mixer(
-    kind: str,
+    kind: Kind,
     width: int,
     vocab: int,
     data: Windows,
@@ -55,10 +55,10 @@ def train_mixer(
 ) -> dict:
     """Train one model: "losses" (text, half, step, loss) after each step of `eval_steps`, and its
     weights ("weight.…")."""
-    check_model_kind(kind)
+    check_model_kind(kind.name)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         torch.manual_seed(recipe.seed)
-        model = MODELS[kind](vocab, data.tokens.shape[1], width)
+        model = MODELS[kind.name](vocab, data.tokens.shape[1], width)
     rows: list[dict] = []
 
     def look(at: int, _) -> None:
@@ -142,14 +142,17 @@ class MixerStudy(Study):
         most: int = 6,
     ) -> dict[tuple[str, int], tuple[float, bool]]:
         """`rate` of each (kind, width), a process for each core where something is not kept."""
-        missing = [m for m in models if not all(self._is_kept(*m, lr, seed, 0.25) for lr in rates)]
+        ours = [m for m in models if Kind(m[0]).provenance]
+        missing = [m for m in ours if not all(self._is_kept(*m, lr, seed, 0.25) for lr in rates)]
         jobs = [(self, *model, seed, rates, most) for model in missing]
         in_parallel(_search, jobs, brief=self.steps < 100)
         return {model: self.rate(*model, seed, rates, most) for model in models}
 
     def train_all(self, jobs: Sequence[tuple[str, int, float, int]]) -> None:
-        """Train each (kind, width, rate, seed) that is not kept, a process for each core."""
-        missing = [(self, *job) for job in jobs if not self._is_kept(*job)]
+        """Train each (kind, width, rate, seed) that is not kept, a process for each core; a kind of
+        a reader's own is trained when it is asked for, in this process, which alone knows it."""
+        missing = [(self, *job) for job in jobs if Kind(job[0]).provenance]
+        missing = [job for job in missing if not self._is_kept(*job[1:])]
         in_parallel(_train_one, missing, brief=self.steps < 100)
 
     def _is_kept(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> bool:
@@ -172,7 +175,7 @@ class MixerStudy(Study):
             bfloat16=self.bfloat16,
         )
         thirds = tuple(sorted({steps // 3, 2 * steps // 3, steps}))
-        return kind, width, self.vocab, self.fit, self.tests, recipe, thirds
+        return Kind(kind), width, self.vocab, self.fit, self.tests, recipe, thirds
 
 
 def _search(job: tuple) -> None:

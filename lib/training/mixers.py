@@ -3,6 +3,7 @@ positions, the same for all channels, and at most one nonlinearity."""
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -161,6 +162,21 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "Llama": one_layer_llama,
 }
 """by name: vocab, n_ctx, width -> a language model"""
+
+
+OURS = dict(MODELS)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model by its name. One that a reader added or replaced has no words for keys: it is
+    trained each time."""
+
+    name: str
+
+    @property
+    def provenance(self) -> str | None:
+        return self.name if MODELS.get(self.name) is OURS.get(self.name) else None
 
 
 def check_model_kind(kind: str) -> None:
