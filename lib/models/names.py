@@ -48,7 +48,7 @@ PAPERS = {
     "tapered": "20-23",
     "badger": "25-27",
 }
-TRAINED_HERE = ("02", "17", "18", "19", "20", "21", "22", "25", "26", "27", "28")
+TRAINED_HERE = ("17", "18", "19", "20", "21", "22", "25", "26", "27", "28")
 """notebooks that take no pretrained model"""
 SETTINGS = ("profile", "model", "corpus", "seed", "paper", "number")
 RANDOM = ":random"
