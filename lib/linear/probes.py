@@ -25,7 +25,7 @@ START = -2.0  # initial log gate: exp(-2) = 0.135 (Whipp §5.3)
 BATCH, CHECKS = 256, 20
 FROZEN = ("product", "gelu")  # a branch on the frozen closed-form map (Whipp §5.3)
 MAP = ("weight", "bias")  # the affine part of a branch's module
-WHOLE = ("linear", "poly", "poly_wide", "dense2x", "poly2x", "ffn")  # trained whole (§5.5, §5.6)
+WHOLE = ("linear", "poly", "poly_wide", "gelu_wide", "dense2x", "poly2x", "ffn")  # §5.5, §5.6
 Optimizer = Literal["sgd", "adamw"]
 SOLVERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 Standardized = Literal["", "inputs", "outputs"]
@@ -88,13 +88,16 @@ def build(kind: str, d: int, seed: int = 42) -> nn.Module:
 
     product, poly: a bilinear term of rank 16 beside a linear one; gelu: hidden units of the same
     parameters; linear: an affine map; dense2x: Linear-GELU-Linear, d wide; ffn: the same, 4 d wide;
-    poly2x: PolyLinear-GELU-PolyLinear; poly_wide: a poly of about the parameters of dense2x.
+    poly2x: PolyLinear-GELU-PolyLinear; poly_wide, gelu_wide: a linear term beside products, or
+    beside hidden units, of about the parameters of dense2x.
     """
     if kind not in (*FROZEN, *WHOLE):
         raise unknown("candidate", kind, [*FROZEN, *WHOLE])
     rank = min(16, d)
     if kind == "gelu":
         return GeluLinear(d, rank * 3 // 2, seed)
+    if kind == "gelu_wide":
+        return GeluLinear(d, d // 2, seed)
     if kind in ("product", "poly"):
         return _uniform(PolyLinear(d, rank, seed), seed)
     if kind == "poly_wide":
@@ -193,11 +196,6 @@ class Probe:
     def r2(self) -> float:
         """Held-out R²."""
         return float(1 - self.errors.error.sum() / self.errors.spread.sum())
-
-    @property
-    def r2_closed_form(self) -> float:
-        """That of the affine map in closed form, on the same rows."""
-        return float(1 - self.errors.error_closed_form.sum() / self.errors.spread.sum())
 
 
 def train_probe(
