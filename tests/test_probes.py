@@ -33,7 +33,7 @@ from lib.stats import sums
         ("poly2x", 1_256_448),
         ("gelu", pytest.approx(628_224, rel=0.002)),
         ("poly_wide", pytest.approx(1_181_184, rel=0.01)),
-        ("gelu_wide", pytest.approx(1_181_184, rel=0.01)),
+        ("gelu_beside", pytest.approx(1_181_184, rel=0.01)),
         ("ffn", 2 * 4 * 768 * 768 + 5 * 768),
     ],
 )

@@ -25,7 +25,7 @@ START = -2.0  # initial log gate: exp(-2) = 0.135 (Whipp §5.3)
 BATCH, CHECKS = 256, 20
 FROZEN = ("product", "gelu")  # a branch on the frozen closed-form map (Whipp §5.3)
 MAP = ("weight", "bias")  # the affine part of a branch's module
-WHOLE = ("linear", "poly", "poly_wide", "gelu_wide", "dense2x", "poly2x", "ffn")  # §5.5, §5.6
+WHOLE = ("linear", "poly", "poly_wide", "gelu_beside", "dense2x", "poly2x", "ffn")  # §5.5, §5.6
 Optimizer = Literal["sgd", "adamw"]
 SOLVERS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
 Standardized = Literal["", "inputs", "outputs"]
@@ -88,7 +88,7 @@ def build(kind: str, d: int, seed: int = 42) -> nn.Module:
 
     product, poly: a bilinear term of rank 16 beside a linear one; gelu: hidden units of the same
     parameters; linear: an affine map; dense2x: Linear-GELU-Linear, d wide; ffn: the same, 4 d wide;
-    poly2x: PolyLinear-GELU-PolyLinear; poly_wide, gelu_wide: a linear term beside products, or
+    poly2x: PolyLinear-GELU-PolyLinear; poly_wide, gelu_beside: a linear term beside products, or
     beside hidden units, of about the parameters of dense2x.
     """
     if kind not in (*FROZEN, *WHOLE):
@@ -96,8 +96,8 @@ def build(kind: str, d: int, seed: int = 42) -> nn.Module:
     rank = min(16, d)
     if kind == "gelu":
         return GeluLinear(d, rank * 3 // 2, seed)
-    if kind == "gelu_wide":
-        return GeluLinear(d, d // 2, seed)
+    if kind == "gelu_beside":
+        return _as_random(GeluLinear(d, d // 2, seed), seed)
     if kind in ("product", "poly"):
         return _uniform(PolyLinear(d, rank, seed), seed)
     if kind == "poly_wide":
@@ -120,6 +120,15 @@ def _uniform(poly: PolyLinear, seed: int) -> PolyLinear:
         limit = matrix.shape[-2] ** -0.5
         nn.init.uniform_(matrix, -limit, limit, generator=generator)
     return poly
+
+
+def _as_random(layer: GeluLinear, seed: int) -> GeluLinear:
+    """The random start of `_uniform` and of nn.Linear, in the place of that at a map."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        nn.init.uniform_(layer.weight, -(len(layer.weight) ** -0.5), len(layer.weight) ** -0.5)
+        layer.out.reset_parameters()
+    return layer
 
 
 # Training
