@@ -26,6 +26,7 @@ from lib.errors import InputError
 PLAIN = (str, int, float, bool, type(None))
 OF_LIBRARIES = ("lib", "torch", "transformers")
 """where the classes of modules come from that may have words; a notebook's own have none"""
+NO_SETTINGS = ("training", "forward", "name_or_path")
 HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -215,7 +216,8 @@ def fingerprint(module: nn.Module, whole: bool = False) -> str | None:
         if "forward" in vars(part):  # put in the place of its class's own
             parts.append(f"forward {id(vars(part)['forward'])}")
         for setting, value in vars(part).items():
-            if not setting.startswith("_") and setting not in ("training", "forward"):
+            # Where a model was loaded from (name_or_path) says nothing of what it computes.
+            if not setting.startswith("_") and setting not in NO_SETTINGS:
                 parts.append(f"{setting} {_setting(value, seen)}")
         tensors = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
         parts += [f"{tensor} {_checksum(value)}" for tensor, value in tensors]

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import shutil
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from lib.linear.affine import AffineMap, Handle, constant
 from lib.linear.moments import Moments
 from lib.linear.regression import fit_maps
 from lib.models.loading import load_subject
+from lib.models.names import TINY
 from lib.store import cached
 from lib.swap.sweep import document_losses, sweep, token_sweep
 
@@ -368,3 +370,9 @@ def test_what_is_made_later_is_made_of_what_was_there_or_refused(fit, own_cache,
     assert fits.maps[2].weight.abs().max() > 0
     with pytest.raises(InputError, match=f"the {what} changed between"):
         _ = other.maps[2].weight
+
+
+def test_a_model_is_the_same_wherever_its_folder_lies(tmp_path):
+    here = load_subject("tiny-gpt2")
+    shutil.copytree(TINY / "tiny-gpt2", tmp_path / "tiny-gpt2")
+    assert load_subject(str(tmp_path / "tiny-gpt2")).provenance == here.provenance
