@@ -36,6 +36,7 @@ from lib.models.names import (
 from lib.stats import Interval
 from lib.store import DATA, ROOT, atomic_write
 from lib.text.corpora import Corpus, check_corpus, load_corpus, measured_sample
+from lib.text.corpora import Sample as Documents
 from lib.text.windows import Windows, cut_windows
 
 LEAST_DOCUMENTS = 6
@@ -102,15 +103,30 @@ class Run:
         print(subject, *sample, sep="\n")
         return subject, sample
 
+    def _parts(self, text: Corpus) -> Documents:
+        """The documents of a text by what they are for. What the models trained here have not read
+        is the test of the sample for every model."""
+        unread = self.model in tiny_models() or text is load_corpus("wikipedia-sample")
+        return measured_sample(text, read_before=unread)
+
+    def untested(self, subject: Subject, text: Corpus, seq_len: int) -> Windows:
+        """Windows of all documents of a text that are not tested on, to train a model on."""
+        parts = self._parts(text)
+        documents, name = [*parts.maps, *parts.gates], f"{text.name} (not tested)"
+        return cut_windows(documents, subject.tokenizer, seq_len, self.seed, name)
+
+    def tested(self, subject: Subject, text: Corpus, seq_len: int) -> Windows:
+        """Windows of all documents of a text that are tested on."""
+        documents, name = self._parts(text).test, f"{text.name} (tested)"
+        return cut_windows(documents, subject.tokenizer, seq_len, self.seed, name)
+
     def sample(self, subject: Subject, text: Corpus, seq_len: int | None = None) -> Sample:
         """The run's windows of a text for a measured subject, disjoint by document: for maps, for
         gates and routers, and the one test sample (lib.text.corpora.measured_sample). `seq_len`:
         tokens a window, where not the profile's."""
         budget = PROFILES[self.profile]
         seq_len = seq_len or budget["seq_len"]
-        # What the models trained here have not read is the test of the sample for every model.
-        unread = self.model in tiny_models() or text is load_corpus("wikipedia-sample")
-        parts = measured_sample(text, read_before=unread)
+        parts = self._parts(text)
 
         def cut(part: str) -> Windows:
             documents = getattr(parts, part)[: budget.get("most_documents")]

@@ -200,9 +200,9 @@ def test_the_start_position_is_neither_fitted_nor_swapped(starting):
 def test_routers_leave_the_start_token_alone(starting):
     subject, windows = starting
     maps = fit_maps(subject, windows).plain
-    needs = loss_increases(subject, windows, maps)
-    assert needs.x[1].shape[:2] == needs.need[1].shape == (len(windows), 22)
-    assert (needs.token == windows.tokens[:, 1:-1].numpy()).all()
+    increases = loss_increases(subject, windows, maps)
+    assert increases.x[1].shape[:2] == increases.loss_increase[1].shape == (len(windows), 22)
+    assert (increases.token == windows.tokens[:, 1:-1].numpy()).all()
     errors = learn_errors(subject, windows, maps)
     assert errors.error.shape[2] == 23
     x, y = capture(subject, windows, [1])[1]

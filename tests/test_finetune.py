@@ -11,10 +11,20 @@ from lib.errors import InputError
 from lib.gating.sparse import parts
 from lib.hooks import capture, swap
 from lib.models.trial import copy_of
+from lib.report import start
 from lib.swap.sweep import token_losses
+from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows
 from lib.training import finetune
-from lib.training.finetune import FinetuneConfig, _fine_tune, _free, centre_out, fine_tune, measure
+from lib.training.finetune import (
+    FinetuneConfig,
+    _free,
+    centre_out,
+    fine_tune,
+    finetuned_losses,
+    first_stage,
+    measure,
+)
 from lib.training.replacements import largest_units, narrowed, replacement_for, unit_columns
 from lib.training.softgates import SoftGate, SoftGateConfig, train_gates
 
@@ -28,9 +38,13 @@ def given(subject, fit, test):
     return subject, fit[:20], fit[20:40], {"test": test[:6]}
 
 
-def train_arm(given, arm, marks=MARKS, weights=True):
+def losses_of(given, arm, marks=MARKS):
     subject, fit, data, tests = given
-    return _fine_tune(subject, arm, fit, data, tests, marks, weights)
+    return finetuned_losses(subject, arm, fit, data, tests, marks)
+
+
+def after_first(given, arm):
+    return first_stage(*given[:1], arm, *given[1:3])
 
 
 def test_order_is_the_printed_one_and_the_middle_half_for_every_depth():
@@ -48,29 +62,29 @@ def test_maps_stay_and_the_subject_is_not_touched(given, own_cache):
     subject = given[0]
     before = {n: p.clone() for n, p in subject.model.named_parameters()}
     one = FinetuneConfig("map", ((2, 1),), (3,), lr=1e-2)
-    found = train_arm(given, one, {"test": (0, 3)})
+    found = after_first(given, one)
     # The maps are those of the intact model, one after another, to the last bit.
     copied = copy_of(subject)
     with contextlib.ExitStack() as swaps:
         for block in (2, 1):
             expected = replacement_for(copied, given[1], block, "map")
-            assert torch.equal(found.stand_ins[block].weight, expected.weight)
-            assert torch.equal(found.stand_ins[block].bias, expected.bias)
+            assert torch.equal(found["stand_ins"][block].weight, expected.weight)
+            assert torch.equal(found["stand_ins"][block].bias, expected.bias)
             swaps.enter_context(swap(copied.blocks[block], expected))
     for name, p in subject.model.named_parameters():
         assert torch.equal(p, before[name])
-    assert any(not torch.equal(w, before[n]) for n, w in found.weights.items())
+    assert any(not torch.equal(w, before[n]) for n, w in found["weights"].items())
 
 
 def test_an_empty_first_stage_is_no_stage(given, own_cache):
     """For every stand-in that a first stage fits together."""
     for kind in ("map", "narrow"):
         arm = FinetuneConfig(kind, ((), (2,)), (1, 1))
-        assert len(train_arm(given, arm, {"test": (0, 2)}, weights=False).losses)
+        assert len(losses_of(given, arm, {"test": (0, 2)}))
 
 
 def test_norms_are_trained_only_where_asked(given, own_cache):
-    trained = train_arm(given, TWO_STAGES).weights
+    trained = after_first(given, TWO_STAGES)["weights"]
     for name, p in given[0].model.named_parameters():
         if ".ln_" in name:
             assert torch.equal(trained[name], p), name
@@ -93,9 +107,7 @@ def test_step_zero_is_the_model_with_its_stand_ins_in(given, own_cache):
     subject, fit, _, tests = given
     for kind in ("none", "map", "deleted", "narrow"):
         stages = ((),) if kind == "none" else ((2,),)
-        found = train_arm(
-            given, FinetuneConfig(kind, stages, (1,)), {"test": (0,)}, weights=False
-        ).losses
+        found = losses_of(given, FinetuneConfig(kind, stages, (1,)), {"test": (0,)})
         module = subject.blocks[2].original
         if kind != "none":
             module = replacement_for(subject, fit, 2, kind)
@@ -109,7 +121,7 @@ def test_step_zero_is_the_model_with_its_stand_ins_in(given, own_cache):
 
 @pytest.mark.parametrize("killed_at", [2, 3, 5])
 def test_a_killed_training_goes_on_to_the_same_weights(given, own_cache, monkeypatch, killed_at):
-    whole = train_arm(given, TWO_STAGES, weights=False).losses
+    whole = losses_of(given, TWO_STAGES)
     monkeypatch.setenv("NONLINEARITY_CACHE", str(own_cache / "second"))
     steps, read = [], finetune.measure
 
@@ -121,10 +133,13 @@ def test_a_killed_training_goes_on_to_the_same_weights(given, own_cache, monkeyp
 
     monkeypatch.setattr(finetune, "measure", dies)
     with pytest.raises(KeyboardInterrupt):
-        train_arm(given, TWO_STAGES, weights=False)
+        losses_of(given, TWO_STAGES)
     monkeypatch.setattr(finetune, "measure", read)
-    again = train_arm(given, TWO_STAGES, weights=False).losses
+    stages, train = [], finetune.train
+    monkeypatch.setattr(finetune, "train", lambda *a, **k: stages.append(1) or train(*a, **k))
+    again = losses_of(given, TWO_STAGES)
     assert again.equals(whole)
+    assert len(stages) == (1 if killed_at > 3 else 2)  # a whole stage is not trained again
 
 
 def test_fresh_text_is_read_once_and_in_the_order_of_the_seed(given, own_cache, monkeypatch):
@@ -135,7 +150,7 @@ def test_fresh_text_is_read_once_and_in_the_order_of_the_seed(given, own_cache, 
 
     monkeypatch.setattr(finetune, "train", reads)
     with pytest.raises(ValueError):  # nothing was measured
-        train_arm(given, TWO_STAGES, {"test": ()})
+        losses_of(given, TWO_STAGES, {"test": ()})
     rows = torch.cat(seen).tolist()
     assert len(rows) == 7 and len({tuple(r) for r in rows}) == 7
 
@@ -185,7 +200,7 @@ def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_c
     plain = FinetuneConfig("none", ((), ()), (3, 2), lr=1e-3)
     marks = {"test": (3, 5)}
     gates = train_gates(subject, SoftGateConfig(4), (1, 2), plain, fit, data, tests, marks)
-    ended = train_arm(given, plain, marks).losses.query("step == 3").loss.to_numpy()
+    ended = losses_of(given, plain, marks).query("step == 3").loss.to_numpy()
     open_gates = gates.query("experiment == 'given back'").loss.to_numpy()
     assert open_gates == pytest.approx(ended, abs=1e-6)
     assert set(gates.step) == {3 + 4}
@@ -195,6 +210,15 @@ def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_c
     wide = SoftGateConfig(1, hidden=0, bias=30.0, penalty=0.0)
     soft = train_gates(subject, wide, (1, 2), plain, fit, data, tests, marks)
     assert soft.loss.to_numpy() == pytest.approx(ended, abs=1e-5)
+
+
+def test_gates_find_the_first_stage_that_the_training_left(given, own_cache, monkeypatch):
+    subject, fit, data, tests = given
+    arm, marks = FinetuneConfig("map", ((1, 2),), (3,), lr=1e-3), {"test": (3,)}
+    fine_tune(subject, arm, fit, data, tests, marks, weights=True)
+    monkeypatch.setattr(finetune, "train", None)
+    gates = train_gates(subject, SoftGateConfig(2), (1, 2), arm, fit, data, tests, marks)
+    assert {"soft", "cut", "given back"} <= {*gates.experiment}
 
 
 def test_a_narrow_ffn_has_the_largest_units(each_subject, text):
@@ -260,3 +284,15 @@ def test_bad_input_gets_one_sentence(given):
         fine_tune(
             subject, FinetuneConfig("narrow", ((1,),), (2,)), fit, data, tests, {"test": (0,)}, True
         )
+
+
+def test_text_to_train_on_holds_no_tested_window(subject):
+    run, text = start("16_x", "smoke", "tiny-gpt2", None), load_corpus("wikipedia-sample")
+    fresh, tested = run.untested(subject, text, 64), run.tested(subject, text, 64)
+    sample = run.sample(subject, text, 64)
+    rows = {tuple(row) for row in tested.tokens.tolist()}
+    assert not rows & {tuple(row) for row in fresh.tokens.tolist()}
+    assert {tuple(row) for row in sample.test.tokens.tolist()} <= rows
+    assert {tuple(r) for r in sample.fit.tokens.tolist()} & {
+        tuple(r) for r in fresh.tokens.tolist()
+    }

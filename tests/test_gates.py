@@ -12,11 +12,13 @@ from lib.gating.gates import (
     Routed,
     auc_by_document,
     choose_gate,
+    distribution,
     fit_gate,
     fit_gates,
     fit_loss_gate,
     linear_suffices,
     loss_increases,
+    on_text,
     split_gate_text,
 )
 from lib.gating.tokens import (
@@ -106,8 +108,8 @@ def test_a_gate_of_labels_of_one_class_is_refused():
 
 def test_a_gate_of_the_loss_finds_where_the_map_gains(plane):
     x, _, gains = plane
-    need = np.where(gains, -0.5, 0.5) + np.random.default_rng(2).normal(size=len(x)) * 0.2
-    gate = fit_loss_gate(x[:3_000], need[:3_000], steps=600)
+    increase = np.where(gains, -0.5, 0.5) + np.random.default_rng(2).normal(size=len(x)) * 0.2
+    gate = fit_loss_gate(x[:3_000], increase[:3_000], steps=600)
     assert (gate(torch.tensor(x[3_000:])).numpy() == gains[3_000:]).mean() > 0.95
     # Where every position loses, the map is used nowhere.
     never = fit_loss_gate(x[:3_000], np.full(3_000, 0.5), steps=600)
@@ -116,9 +118,9 @@ def test_a_gate_of_the_loss_finds_where_the_map_gains(plane):
 
 def test_the_gate_that_adds_least_is_chosen(plane):
     x, _, gains = plane
-    need = np.where(gains, -0.5, 0.5)
+    increase = np.where(gains, -0.5, 0.5)
     good, bad = fit_gate(x, gains), fit_gate(x, ~gains)
-    assert choose_gate({"bad": bad, "good": good}, x.astype(np.float32), need) == "good"
+    assert choose_gate({"bad": bad, "good": good}, x.astype(np.float32), increase) == "good"
 
 
 def test_gate_text_is_split_by_document(test):
@@ -131,14 +133,44 @@ def test_gates_of_all_kinds_are_kept_and_come_back(subject, test, fits):
     maps = {b: fits.plain[b] for b in (1, 4)}
     found = fit_gates(subject, test, maps, kinds=("linear", "b=3", "loss"))
     again = fit_gates(subject, test, maps, kinds=("linear", "b=3", "loss"))
-    needs = loss_increases(subject, test, maps)
-    x, need = needs.rows(4)
-    by_hand = fit_gate(x, linear_suffices(need), "b=3")
+    increases = loss_increases(subject, test, maps)
+    x, increase = increases.rows(4)
+    by_hand = fit_gate(x, linear_suffices(increase), "b=3")
     rows = torch.from_numpy(x)
     torch.testing.assert_close(found[4]["b=3"].score(rows), by_hand.score(rows))
     torch.testing.assert_close(found[4]["loss"].score(rows), again[4]["loss"].score(rows))
-    assert needs.token.shape == needs.need[4].shape == x.reshape(*needs.token.shape, -1).shape[:2]
-    assert (needs.next_token[:, :-1] == needs.token[:, 1:]).all()
+    assert increases.token.shape == increases.loss_increase[4].shape == increases.x[4].shape[:2]
+    assert (increases.next_token[:, :-1] == increases.token[:, 1:]).all()
+
+
+def test_gates_on_a_text_are_counted_by_hand(subject, test, fits):
+    """One block: what each kind sends, what that adds, and its AUC by scikit-learn."""
+    maps, text, here = {4: fits.plain[4]}, split_gate_text(test, 64 * 10), test
+    table = on_text(subject, text, here, maps)
+    gates = fit_gates(subject, text.train, maps, (*KINDS, "loss"))[4]
+    seen, held_out = (loss_increases(subject, w, maps) for w in (text.train, here))
+    _, increase_seen = seen.rows(4)
+    x, increase = held_out.rows(4)
+    label = increase <= increase_seen[linear_suffices(increase_seen)].max()
+    for kind, rows in table.groupby("kind"):
+        sent = gates[kind](torch.from_numpy(x)).numpy()
+        assert rows.sent.sum() == sent.sum() and rows.positions.sum() == len(x)
+        assert rows.sent_increase.sum() == pytest.approx(increase[sent].sum(), abs=1e-6)
+        score = gates[kind].score(torch.from_numpy(x)).numpy()
+        assert rows.auc.iloc[0] == pytest.approx(roc_auc_score(label, score))
+
+
+def test_the_distribution_of_loss_increases_by_hand(subject, test, fits):
+    table = distribution(subject, test, {2: fits.plain[2], 3: constant(torch.zeros(128))})
+    increase = loss_increases(subject, test, {2: fits.plain[2]}).loss_increase[2]
+    of_block = table[table.block == 2]
+    assert of_block["95%"].iloc[0] == pytest.approx(np.quantile(increase, 0.95))
+    assert of_block.within.sum() == (abs(increase) < 0.05).sum()
+    assert of_block.gain.sum() == (increase < 0).sum()
+    assert of_block.increase.sum() == pytest.approx(increase.sum())
+    n_top = (increase >= np.quantile(increase, 0.95)).sum()
+    assert of_block.top.iloc[0] == pytest.approx(np.sort(increase, axis=None)[-n_top:].sum())
+    assert set(table.block) == {2, 3}
 
 
 def test_a_share_of_a_gate_is_that_share(plane):
@@ -152,9 +184,9 @@ def test_a_share_of_a_gate_is_that_share(plane):
 
 
 def test_labels_fall_back_to_the_quartile_where_few_gain():
-    need = np.linspace(0.01, 1, 1_000)
-    assert linear_suffices(need).mean() == pytest.approx(0.25, abs=0.01)
-    assert linear_suffices(need - 0.5).mean() == pytest.approx(0.5, abs=0.01)
+    increase = np.linspace(0.01, 1, 1_000)
+    assert linear_suffices(increase).mean() == pytest.approx(0.25, abs=0.01)
+    assert linear_suffices(increase - 0.5).mean() == pytest.approx(0.5, abs=0.01)
 
 
 def test_auc_is_scikit_learns_and_its_weights_are_documents():
@@ -201,8 +233,8 @@ def test_need_read_by_two_roads(subject, test, fits):
     handle.remove()
     base = subject.model(test.tokens[:2]).logits.double().log_softmax(-1)
     target = test.tokens[:2, 1:, None]
-    need = (base - logits)[:, :-1].gather(2, target)[..., 0].numpy()
-    np.testing.assert_allclose(swept.swapped[1] - swept.base, need, atol=1e-5)
+    increase = (base - logits)[:, :-1].gather(2, target)[..., 0].numpy()
+    np.testing.assert_allclose(swept.swapped[1] - swept.base, increase, atol=1e-5)
 
 
 def test_massive_tokens_keep_the_ffn_whatever_the_router_says():
@@ -294,14 +326,14 @@ def test_the_raw_embedding_is_the_table(subject, test):
 
 
 def test_types_have_their_mean_need():
-    need = np.array([[1.0, -1.0, 3.0], [2.0, 4.0, 0.5]])
+    increase = np.array([[1.0, -1.0, 3.0], [2.0, 4.0, 0.5]])
     ids = np.array([[7, 7, 9], [7, 9, 2]])
-    found = by_type(need, ids, least=2)
+    found = by_type(increase, ids, least=2)
     assert found.token.tolist() == [7, 9] and found.occurrences.tolist() == [3, 2]
     assert found["mean"].tolist() == pytest.approx([2 / 3, 3.5])
     assert found.positive.tolist() == pytest.approx([2 / 3, 1.0])
     with pytest.raises(InputError, match="no token occurs 4 times among 6 positions"):
-        by_type(need, ids, least=4)
+        by_type(increase, ids, least=4)
 
 
 class TakesTheMeanAway(torch.nn.Module):

@@ -210,9 +210,9 @@ def test_shares_0_and_1_are_the_original_and_the_linear_model(subject, test, fit
 def test_a_learned_increase_is_scikit_learns_ridge(subject, fit, fits, scorers):
     maps = {2: fits.repaired[2]}
     increases = loss_increases(subject, fit[:32], maps)
-    x, need = increases.rows(2)
+    x, increase = increases.rows(2)
     ordinary = ~fits.repaired[2].massive(torch.tensor(x)).numpy()
-    ridge = make_pipeline(StandardScaler(), RidgeCV(RIDGES)).fit(x[ordinary], need[ordinary])
+    ridge = make_pipeline(StandardScaler(), RidgeCV(RIDGES)).fit(x[ordinary], increase[ordinary])
     score = scorers["increase"][2].module.score(torch.tensor(x)).numpy()
     np.testing.assert_allclose(score, -ridge.predict(x), rtol=1e-3, atol=1e-4)
 

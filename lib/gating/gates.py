@@ -1,8 +1,8 @@
 """Where a position needs its FFN, and gates that predict it from x (Balogh §3.2, Table 1).
 
-The need of position t at a block is the loss it gains when the block's FFN becomes its map at every
-position, δ_t = L_lin(t) - L_full(t). Loss t is that of predicting token t + 1, so a position is
-keyed by its input token and the last one of a window has no need; nor has a start token.
+The loss increase of position t at a block is what its loss gains when the block's FFN becomes its
+map at every position, δ_t = L_lin(t) - L_full(t). Loss t is that of predicting token t + 1, so a
+position is keyed by its input token and the last one of a window has none; nor has a start token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +25,7 @@ from lib.hooks import capture, for_windows
 from lib.keys import seal, words_of
 from lib.linear.affine import AffineMap, Handle
 from lib.models.blocks import Subject
+from lib.stats import interval, sums
 from lib.store import cached, kept
 from lib.swap.sweep import token_sweep
 from lib.text.windows import Windows
@@ -60,9 +61,9 @@ def split_gate_text(windows: Windows, n_tokens: int) -> GateText:
 
 @dataclass(frozen=True, eq=False)
 class LossIncreases:
-    """The need δ of each block at each position of some text that has one."""
+    """The loss increase δ of each block at each position of some text that has one."""
 
-    need: dict[int, np.ndarray]
+    loss_increase: dict[int, np.ndarray]
     """{block: [n, predictions]}, nats"""
     x: dict[int, np.ndarray]
     """{block: [n, predictions, d_model]}: what its FFN reads there, float32"""
@@ -76,8 +77,9 @@ class LossIncreases:
     """which text it is, for keys"""
 
     def rows(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """(x [m, d_model], need [m]) of all positions."""
-        return self.x[block].reshape(-1, self.x[block].shape[-1]), self.need[block].ravel()
+        """(x [m, d_model], loss increase [m]) of all positions."""
+        x = self.x[block]
+        return x.reshape(-1, x.shape[-1]), self.loss_increase[block].ravel()
 
 
 def loss_increases(
@@ -85,11 +87,11 @@ def loss_increases(
 ) -> LossIncreases:
     """δ of each block in `maps`, its map at every position of the text (§3.2), with its x."""
     swept = token_sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
-    # What is captured begins after a start token; the last position has no need.
+    # What is captured begins after a start token; the last position predicts nothing.
     x = {b: rows[0][:, :-1].numpy() for b, rows in capture(subject, windows, [*maps]).items()}
     first, tokens = subject.n_start, windows.tokens.numpy()
     return LossIncreases(
-        need={b: swept.swapped[b, "plain"] - swept.base for b in maps},
+        loss_increase={b: swept.swapped[b, "plain"] - swept.base for b in maps},
         x=x,
         token=tokens[:, first:-1],
         next_token=tokens[:, first + 1 :],
@@ -164,11 +166,11 @@ def check_share(share: float) -> None:
         raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
 
 
-def linear_suffices(need: np.ndarray) -> np.ndarray:
-    """The paper's labels, §3.2: true where the need is at most its median; where fewer than 5% of
-    the positions gain from the map, at most its 25th percentile."""
-    enough_gain = (need < 0).mean() >= 0.05
-    return need <= np.quantile(need, 0.5 if enough_gain else 0.25)
+def linear_suffices(increase: np.ndarray) -> np.ndarray:
+    """The paper's labels, §3.2: true where the loss increase is at most its median; where fewer
+    than 5% of the positions gain from the map, at most its 25th percentile."""
+    enough_gain = (increase < 0).mean() >= 0.05
+    return increase <= np.quantile(increase, 0.5 if enough_gain else 0.25)
 
 
 def fit_gate(
@@ -222,7 +224,7 @@ def _from_standardized(
 @torch.enable_grad()
 def fit_loss_gate(
     x: np.ndarray,
-    need: np.ndarray,
+    increase: np.ndarray,
     hidden: int = 32,
     steps: int = 500,
     seed: int = 42,
@@ -231,11 +233,11 @@ def fit_loss_gate(
     hidden layer of ReLU units, Adam at 0.001 on batches of 512 rows, minimizing
     mean(g δ) + 0.01 mean(g) with g = sigmoid(score) the weight of the map.
 
-    x [n, d] (standardized here, the scale folded in) and need [n], in nats.
+    x [n, d] (standardized here, the scale folded in) and loss increases [n], in nats.
     """
     scale = StandardScaler().fit(x)
     z = torch.from_numpy(scale.transform(x)).float()
-    delta = torch.from_numpy(np.asarray(need)).float()
+    delta = torch.from_numpy(np.asarray(increase)).float()
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         torch.manual_seed(seed)
         net = nn.Sequential(nn.Linear(z.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, 1))
@@ -264,24 +266,24 @@ def fit_gates(
 ) -> dict[int, dict[str, Gate]]:
     """Gates of each block in `maps` on the paper's labels of this text: {block: {kind: gate}}; the
     kind "loss" is `fit_loss_gate`."""
-    needs = loss_increases(subject, windows, maps)
+    increases = loss_increases(subject, windows, maps)
     found: dict[int, dict[str, Gate]] = {}
     for b in tqdm(maps, desc="gates", unit="block", delay=2, leave=False):
-        x, need = needs.rows(b)
+        x, increase = increases.rows(b)
         found[b] = {}
         for kind in kinds:
             if kind == "loss":
-                found[b][kind] = fit_loss_gate(x, need, seed=seed)
+                found[b][kind] = fit_loss_gate(x, increase, seed=seed)
             else:
-                found[b][kind] = fit_gate(x, linear_suffices(need), kind, seed)
+                found[b][kind] = fit_gate(x, linear_suffices(increase), kind, seed)
     return found
 
 
-def choose_gate(gates: Mapping[str, Gate], x: np.ndarray, need: np.ndarray) -> str:
-    """The kind whose gate has the least mean(g δ) on rows x [n, d] and their need [n]: what routing
-    by it would add to the loss if positions did not act on one another. It needs no run."""
+def choose_gate(gates: Mapping[str, Gate], x: np.ndarray, increase: np.ndarray) -> str:
+    """The kind whose gate has the least mean(g δ) on rows x [n, d] and their loss increases [n]:
+    what routing by it would add to the loss if positions did not act on one another."""
     rows = torch.from_numpy(x)
-    added = {kind: float((gate(rows).numpy() * need).mean()) for kind, gate in gates.items()}
+    added = {kind: float((gate(rows).numpy() * increase).mean()) for kind, gate in gates.items()}
     return min(added, key=lambda kind: added[kind])
 
 
@@ -330,6 +332,78 @@ def _kinds_of(subject: Subject, text: GateText, maps: keys.InPlaces) -> pd.DataF
         n = sum(tensor.numel() for tensor in (*gate.weights, *gate.biases))
         rows.append({"block": b, "kind": kind, "parameters": n})
     return pd.DataFrame(rows)
+
+
+def on_text(
+    subject: Subject, text: GateText, windows: Windows, maps: Mapping[int, AffineMap]
+) -> pd.DataFrame:
+    """What gates of each kind, trained on `text.train`, do on other windows, by block, kind and
+    document: positions, how many it sends to the map (sent), the loss increase of all positions and
+    of those that it sends (nats, summed). With each kind of a block its held-out auc for the
+    paper's labels, whose threshold is that of the training text, with an interval over documents
+    (low, high), and its parameters. The kind "loss" is `fit_loss_gate`; kept."""
+    return _on_text(subject, text, windows, keys.InPlaces(maps))
+
+
+@kept("gates on a text", 1, text="texts", windows="test text")
+def _on_text(
+    subject: Subject, text: GateText, windows: Windows, maps: keys.InPlaces
+) -> pd.DataFrame:
+    """`on_text` itself."""
+    tables = []
+    for b in tqdm(maps, desc="gates on a text", unit="block", delay=2, leave=False):
+        only = {b: maps[b]}
+        gates = fit_gates(subject, text.train, only, (*KINDS, "loss"))[b]
+        trained, here = (loss_increases(subject, w, only) for w in (text.train, windows))
+        increase = here.loss_increase[b]
+        seen = trained.loss_increase[b]
+        label = increase <= seen[linear_suffices(seen)].max()
+        for kind, gate in gates.items():
+            score = gate.score(torch.from_numpy(here.x[b])).numpy()
+            sent = score > gate.threshold
+            area = interval(auc_by_document(score, label, here.document), np.unique(here.document))
+            columns = {
+                "positions": np.ones_like(increase),
+                "sent": sent,
+                "increase": increase,
+                "sent_increase": sent * increase,
+            }
+            by_document = {name: sums(v, here.document) for name, v in columns.items()}
+            table = pd.DataFrame({"document": np.unique(here.document)} | by_document)
+            n = sum(tensor.numel() for tensor in (*gate.weights, *gate.biases))
+            table = table.assign(auc=area.value, low=area.low, high=area.high, parameters=n)
+            tables.append(table.assign(block=b, kind=kind))
+    return pd.concat(tables, ignore_index=True)
+
+
+def distribution(subject: Subject, windows: Windows, maps: Mapping[int, nn.Module]) -> pd.DataFrame:
+    """How the loss increase is spread over positions, by block and document: positions, within
+    (how many lie within ±0.05 nats), gain (below 0), increase (their sum, nats); with each block
+    its quantiles over all positions, "5%" to "95%", and `top`, the sum over the 5% of positions
+    where it is largest. Kept."""
+    return _distribution(subject, windows, keys.InPlaces(maps))
+
+
+@kept("loss increases", 1, maps="in the FFNs' places")
+def _distribution(subject: Subject, windows: Windows, maps: keys.InPlaces) -> pd.DataFrame:
+    """`distribution` itself."""
+    tables = []
+    swept = token_sweep(subject, windows, {(b, "swap"): m for b, m in maps.items()})
+    for b in maps:
+        increase = swept.swapped[b, "swap"] - swept.base  # [n, predictions]
+        columns = {
+            "positions": np.ones_like(increase),
+            "within": np.abs(increase) < 0.05,
+            "gain": increase < 0,
+            "increase": increase,
+        }
+        by_document = {name: sums(v, windows.document) for name, v in columns.items()}
+        table = pd.DataFrame({"document": np.unique(windows.document)} | by_document)
+        for level in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95):
+            table[f"{level:.0%}"] = np.quantile(increase, level)
+        table["top"] = increase[increase >= np.quantile(increase, 0.95)].sum()
+        tables.append(table.assign(block=b))
+    return pd.concat(tables, ignore_index=True)
 
 
 class FixedRouter(nn.Module):

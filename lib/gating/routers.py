@@ -185,9 +185,9 @@ def learned_increases(
         increases = loss_increases(subject, windows, maps)
         gates = {}
         for b in maps:
-            x, need = increases.rows(b)
+            x, increase = increases.rows(b)
             ordinary = ~made(maps[b]).massive(torch.tensor(x)).numpy()
-            gates[b] = _gate_below(*_fit_ridge(x[ordinary], need[ordinary]))
+            gates[b] = _gate_below(*_fit_ridge(x[ordinary], increase[ordinary]))
         return gates
 
     said = said_of("a ridge regression of the loss increase by {}", subject, windows)
@@ -219,8 +219,11 @@ def by_token(
         if mean_of == "frequency":
             return dict.fromkeys(maps, -np.bincount(tokens.ravel(), minlength=size))
         if mean_of == "loss increase":
-            needs = loss_increases(subject, windows, maps)
-            return {b: smoothed_token_mean(needs.need[b], needs.token, size) for b in maps}
+            increases = loss_increases(subject, windows, maps)
+            return {
+                b: smoothed_token_mean(increases.loss_increase[b], increases.token, size)
+                for b in maps
+            }
         errors = learn_errors(subject, windows, maps)
         ordinary = ~errors.massive  # what stays with the FFN has no error of the map
         return {

@@ -76,12 +76,12 @@ def often(ids: np.ndarray, least: int = 10) -> np.ndarray:
     return found[n >= least]
 
 
-def by_type(need: np.ndarray, ids: np.ndarray, least: int = 10) -> pd.DataFrame:
-    """The need of each token type that occurs at least so often, a row a type by id: `token`,
-    `occurrences`, `mean` need, share of occurrences with a `positive` need. `need` and `ids` are
-    alike in shape. Raises InputError if there are none."""
-    rows = pd.DataFrame({"token": ids.ravel(), "need": need.ravel()})
-    types = rows.groupby("token").need.agg(
+def by_type(increase: np.ndarray, ids: np.ndarray, least: int = 10) -> pd.DataFrame:
+    """The loss increase of each token type that occurs at least so often, a row a type by id:
+    `token`, `occurrences`, `mean`, share of occurrences where it is `positive`. `increase` and
+    `ids` are alike in shape. Raises InputError if there are none."""
+    rows = pd.DataFrame({"token": ids.ravel(), "increase": increase.ravel()})
+    types = rows.groupby("token").increase.agg(
         occurrences="size", mean="mean", positive=lambda values: (values > 0).mean()
     )
     return types.loc[often(ids, least)].reset_index()

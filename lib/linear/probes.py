@@ -250,11 +250,12 @@ def probe_errors(
     seed: int = 42,
     start: Literal["closed form", "random"] = "closed form",
     planted: float = 0.0,
-    at: Literal["last", "best"] = "last",
+    at: Literal["last", "best"] | int = "last",
 ) -> pd.DataFrame:
-    """See Probe.errors."""
+    """See Probe.errors; `at` a number: at that checkpoint, of 20 evenly spaced ones."""
     trained = train_layer(rows, block, affine, kind, steps, seed, start, planted)
-    checkpoint = -1 if at == "last" else trained.best_checkpoint
+    named = {"last": -1, "best": trained.best_checkpoint}
+    checkpoint = named[at] if isinstance(at, str) else at
     by_window = {
         "error": trained.error[checkpoint],
         "error_closed_form": trained.closed_form,
@@ -294,6 +295,8 @@ def train_layer(
     model = build(kind, x.shape[1], seed)
     if kind in FROZEN or (start == "closed form" and hasattr(model, "weight")):
         _start_at(model, affine)
+        if kind == "gelu_beside":  # at the map, as products are by their gate
+            model.out.weight.data *= math.exp(START)
 
     # A branch on the frozen map learns what the map leaves.
     left, left_test = y - affine(x), y_test - affine(x_test)

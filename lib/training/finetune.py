@@ -6,12 +6,11 @@ replacement is one too. Nothing is done to the subject itself: a copy of its mod
 """
 
 import contextlib
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from filelock import FileLock
@@ -23,7 +22,8 @@ from lib.hooks import FFNReplacement, get_block, swap
 from lib.keys import settings
 from lib.models.blocks import Subject
 from lib.models.trial import copy_of
-from lib.store import atomic_write, cache_folder, cached, kept, load, pack, unpack
+from lib.store import atomic_write, cache_folder, cached, kept, pack, save, unpack
+from lib.swap.losses import Losses
 from lib.swap.sweep import batch_size, token_losses
 from lib.text.windows import Windows
 from lib.training.loop import TrainConfig, train
@@ -99,18 +99,6 @@ class FinetuneConfig:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class FinetuneResult:
-    """What a training gave."""
-
-    losses: pd.DataFrame
-    """text, step, document, loss: the mean over a document's predictions, nats"""
-    weights: dict
-    """{name: tensor} of the model after the first stage, empty unless asked for"""
-    stand_ins: dict
-    """{block: module} in the place of the FFNs, likewise"""
-
-
 def fine_tune(
     subject: Subject,
     arm: FinetuneConfig,
@@ -125,35 +113,15 @@ def fine_tune(
 
     Stand-ins are fitted on `fit`; `data` are the windows to train on, one a step. Each text of
     `tests` is evaluated at its `eval_steps`; step 0 is after the first stage's replacement.
-    `weights`: keep those after the first stage in the cache too, for soft gates. What was trained
-    earlier is kept. Raises InputError for blocks that the model lacks and for
-    text that does not suffice.
+    `weights`: leave what `first_stage` asks for in the cache, for soft gates. What was trained
+    earlier is kept; a killed training goes on after its last whole stage. Raises InputError for
+    blocks that the model lacks and for text that does not suffice.
     """
     check_config(subject, arm, data, tests, eval_steps)
-    if weights:
-        _check_kept(arm)
+    if weights and arm.stand_in == "narrow":
+        raise InputError("the weights of narrow FFNs are not kept: use fine_tune for their losses.")
     given = (subject, arm, fit, data, dict(tests), dict(eval_steps))
     return finetuned_losses(*given, weights).assign(experiment="fine-tuned")
-
-
-def tuned(
-    subject: Subject,
-    arm: FinetuneConfig,
-    fit: Windows,
-    data: Windows,
-    tests: Mapping[str, Windows],
-    eval_steps: Mapping[str, Sequence[int]],
-) -> FinetuneResult:
-    """What `fine_tune` with the same arguments gave, with the weights after its first stage; it is
-    trained again unless these are in the cache. Raises InputError for narrow FFNs, which no cache
-    keeps."""
-    _check_kept(arm)
-    return _fine_tune(subject, arm, fit, data, dict(tests), dict(eval_steps), weights=True)
-
-
-def _check_kept(arm: FinetuneConfig) -> None:
-    if arm.stand_in == "narrow":
-        raise InputError("the weights of narrow FFNs are not kept: use fine_tune for their losses.")
 
 
 @kept("fine-tuned models", 1, **FINETUNED, helpers=("weights",))
@@ -166,8 +134,33 @@ def finetuned_losses(
     eval_steps: dict,
     weights: bool = False,
 ) -> pd.DataFrame:
-    """What `_fine_tune` gave: text, step, document, loss (the mean over its predictions, nats)."""
-    return _fine_tune(subject, arm, fit, data, tests, eval_steps, weights).losses
+    """`fine_tune` itself: text, step, document, loss."""
+    found: list[pd.DataFrame] = []
+
+    def read(model: Subject, step: int) -> None:
+        for text, windows in tests.items():
+            if step in eval_steps[text]:
+                found.append(measure(model, windows).assign(text=text, step=step))
+
+    at = {step for steps in eval_steps.values() for step in steps}
+    key = finetuned_losses.key(subject, arm, fit, data, tests, eval_steps)
+    with _checkpoint(key and key.digest) as path:
+        if (by_another := finetuned_losses.look_up(key)) is not None:  # while this one waited
+            return by_another
+        for k, state in _stages(subject, arm, fit, data, read, at, found, path):
+            if weights and k == 0:
+                save(first_stage.key(subject, arm, fit, data), state())
+    losses = pd.concat(found)[["text", "step", "document", "loss"]]
+    return losses.sort_values(["text", "step", "document"], ignore_index=True)
+
+
+@cached("first stage of a fine-tuning", 1, arm="training", fit="text of the maps")
+def first_stage(subject: Subject, arm: FinetuneConfig, fit: Windows, data: Windows) -> dict:
+    """The model after an arm's first stage: "weights" by name, and "stand_ins" by block. It is
+    trained anew unless `fine_tune` left it in the cache."""
+    first = replace(arm, stages=arm.stages[:1], steps=arm.steps[:1])
+    ((_, state),) = _stages(subject, first, fit, data)
+    return state()
 
 
 def check_config(
@@ -206,58 +199,48 @@ def check_config(
         )
 
 
-@cached("fine-tuned model", 1, **FINETUNED, weights="weights are kept")
-def _fine_tune(
+def _stages(
     subject: Subject,
     arm: FinetuneConfig,
     fit: Windows,
     data: Windows,
-    tests: dict,
-    eval_steps: dict,
-    weights: bool = False,
-) -> FinetuneResult:
-    """`fine_tune` itself; `weights`: whether those after the first stage come back too."""
-    key = _fine_tune.key(subject, arm, fit, data, tests, eval_steps, weights)
-    with _folder(key and key.digest) as folder, contextlib.ExitStack() as swaps:
-        if (of_another := load(key)) is not None:  # that trained it while this one waited
-            return of_another
-        copied = copy_of(subject)
-        placed: dict[int, nn.Module] = {}
+    read: Callable[[Subject, int], None] | None = None,
+    at: Collection[int] = (),
+    found: list[pd.DataFrame] | None = None,
+    path: Path | None = None,
+) -> Iterator[tuple[int, Callable[[], dict]]]:
+    """Train a copy of the model, stage by stage; after each (its number, its state). `read` is
+    called with the model at the steps `at`. After each stage but the last, the state and what was
+    `found` so far go to `path`, from where a killed training goes on."""
+    copied = copy_of(subject)
+    placed: dict[int, nn.Module] = {}
+    with contextlib.ExitStack() as swaps:
 
         def put(block: int, module: nn.Module) -> None:
             placed[block] = module
             swaps.enter_context(swap(copied.blocks[block], module))
 
-        # A killed training goes on after its last whole stage, and within one from a checkpoint.
-        done = len(list(folder.glob("stage-*.safetensors")))
-        if done:
-            state = _stage_of(folder, done - 1)
-            for block, module in state["stand_ins"].items():
+        def state() -> dict:
+            weights = {name: p.detach().clone() for name, p in copied.model.named_parameters()}
+            return {"weights": weights, "stand_ins": dict(placed)}
+
+        done = 0
+        if path and path.exists():
+            before = unpack(path.read_bytes())
+            for block, module in before["stand_ins"].items():
                 put(block, module)
-            copied.model.load_state_dict(state["weights"], strict=False)
+            copied.model.load_state_dict(before["weights"], strict=False)
+            found[:], done = before["found"], before["stages"]
         for k in range(done, len(arm.stages)):
-            kind = arm.stand_in
-            ready = replacements_of(subject, fit, arm.stages[0], kind) if k == 0 else {}
-            for block in arm.stages[k]:
-                put(block, ready[block] if k == 0 else replacement_for(copied, fit, block, kind))
-            _train_stage(copied, arm, k, data, tests, eval_steps, folder)
-            if k < len(arm.stages) - 1 or (weights and k == 0):
-                state = {"weights": _weights(copied), "stand_ins": placed}
-                with atomic_write(folder / f"stage-{k}.safetensors") as part:
-                    part.write_bytes(pack(state))
-        # A text may be called 2024 or NA.
-        as_text = dict(dtype={"text": str}, keep_default_na=False)
-        found = pd.concat([pd.read_csv(path, **as_text) for path in sorted(folder.glob("*.csv"))])
-        found = found.sort_values(["text", "step", "document"], ignore_index=True)
-        if not weights:
-            return FinetuneResult(found, {}, {})
-        first = _stage_of(folder, 0)
-        return FinetuneResult(found, first["weights"], first["stand_ins"])
-
-
-def _stage_of(folder: Path, k: int) -> dict:
-    """The weights and stand-ins after stage k of a training."""
-    return unpack((folder / f"stage-{k}.safetensors").read_bytes())
+            kind, blocks = arm.stand_in, arm.stages[k]
+            ready = replacements_of(subject, fit, blocks, kind) if k == 0 else {}
+            for b in blocks:
+                put(b, ready[b] if k == 0 else replacement_for(copied, fit, b, kind))
+            _train_stage(copied, arm, k, data, read, at)
+            yield k, state
+            if path and k < len(arm.stages) - 1:
+                with atomic_write(path) as part:
+                    part.write_bytes(pack(state() | {"found": found, "stages": k + 1}))
 
 
 def _train_stage(
@@ -265,11 +248,10 @@ def _train_stage(
     arm: FinetuneConfig,
     k: int,
     data: Windows,
-    tests: dict,
-    eval_steps: dict,
-    folder: Path,
+    read: Callable[[Subject, int], None] | None,
+    at: Collection[int],
 ) -> None:
-    """Train stage k in place; what is measured on the way goes into `folder`."""
+    """Train stage k in place."""
     before, n_steps = sum(arm.steps[:k]), arm.steps[k]
     _free(copied, arm.norms)
     windows = data
@@ -288,30 +270,25 @@ def _train_stage(
         seed=1_000 * arm.seed + k,
         bfloat16=arm.bfloat16,
     )
-
-    def look(local: int, _) -> None:
-        step_in_all = before + local
-        for text, of_text in tests.items():
-            if step_in_all in eval_steps[text]:
-                found = measure(copied, of_text).assign(text=text, step=step_in_all)
-                found = found[["text", "step", "document", "loss"]]
-                with atomic_write(folder / f"{text} at {step_in_all}.csv") as part:
-                    found.to_csv(part, index=False)
-
     # The end of a stage belongs to it, not to the start of the next.
-    first = 0 if k == 0 else 1
-    at = {m - before for steps in eval_steps.values() for m in steps if m - before >= first}
-    checkpoints = folder / f"stage-{k}"
-    train(
-        copied.model,
-        windows,
-        recipe,
-        callback=look,
-        callback_steps=at,
-        checkpoints=checkpoints,
-        checkpoint_every=100,
-    )
+    steps = {step - before for step in at if step - before >= min(k, 1)}
+    look = read and (lambda step, _: read(copied, before + step))
+    train(copied.model, windows, recipe, callback=look, callback_steps=steps)
     copied.model.requires_grad_(False).eval()
+
+
+def together(tables: Mapping[tuple[str, int], pd.DataFrame]) -> pd.DataFrame:
+    """Losses of {(arm, order of the text): table} below each other, with columns arm and order."""
+    return pd.concat(tables, names=["arm", "order", "row"]).reset_index(["arm", "order"])
+
+
+def by_arm(losses: pd.DataFrame, text: str, before: tuple[str, int]) -> Losses:
+    """Losses by document of each (arm, step) on a text, mean over the orders that it has, each
+    document weighing alike; `before`: the arm and step of the model to compare with."""
+    of_text = losses[losses.text == text]
+    mean = of_text.groupby(["arm", "step", "document"]).loss.mean().unstack()
+    changed = dict(zip(mean.index, mean.to_numpy()))
+    return Losses(mean.columns.to_numpy(), np.ones(mean.shape[1]), changed[before], changed)
 
 
 def measure(subject: Subject, windows: Windows) -> pd.DataFrame:
@@ -321,11 +298,6 @@ def measure(subject: Subject, windows: Windows) -> pd.DataFrame:
     loss = torch.cat([token_losses(subject, tokens).mean(1) for tokens in bar]).cpu().numpy()
     rows = pd.DataFrame({"document": windows.document, "loss": loss})
     return rows.groupby("document", as_index=False).loss.mean()
-
-
-def _weights(subject: Subject) -> dict[str, torch.Tensor]:
-    """A copy of every parameter of the model as it stands."""
-    return {name: p.detach().clone() for name, p in subject.model.named_parameters()}
 
 
 def _free(subject: Subject, norms: bool) -> None:
@@ -340,12 +312,14 @@ def _free(subject: Subject, norms: bool) -> None:
 
 
 @contextlib.contextmanager
-def _folder(digest: str | None) -> Iterator[Path]:
+def _checkpoint(digest: str | None) -> Iterator[Path | None]:
     """Where a training leaves what it needs to go on; it goes when the training is done. Another
     process with the same training waits."""
-    made = cache_folder() / "training" / digest if digest else Path(tempfile.mkdtemp())
-    made.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{made}.lock"):
-        made.mkdir(exist_ok=True)  # another one may have finished and taken it away
-        yield made
-        shutil.rmtree(made, ignore_errors=True)
+    if digest is None:
+        yield None
+        return
+    path = cache_folder() / "training" / f"{digest}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        yield path
+        path.unlink(missing_ok=True)

@@ -19,7 +19,13 @@ from lib.models.trial import copy_of
 from lib.store import kept
 from lib.swap.sweep import batch_size
 from lib.text.windows import Windows
-from lib.training.finetune import FINETUNED, FinetuneConfig, check_config, measure, tuned
+from lib.training.finetune import (
+    FINETUNED,
+    FinetuneConfig,
+    check_config,
+    first_stage,
+    measure,
+)
 from lib.training.replacements import replacement_for
 
 
@@ -138,14 +144,14 @@ def _train_gates(
     blocks: tuple[int, ...],
 ) -> pd.DataFrame:
     """`train_gates` itself."""
-    before = tuned(subject, arm, fit, data, tests, eval_steps)
+    before = first_stage(subject, arm, fit, data)
     copied = copy_of(subject)
     # Weights of the trained model; the FFNs that it does without keep the subject's.
     copied.model.load_state_dict(
-        {name: torch.as_tensor(w) for name, w in before.weights.items()}, strict=False
+        {name: torch.as_tensor(w) for name, w in before["weights"].items()}, strict=False
     )
     gates: dict[int, SoftGate] = {}
-    maps = before.stand_ins or {b: replacement_for(copied, fit, b, "map") for b in blocks}
+    maps = before["stand_ins"] or {b: replacement_for(copied, fit, b, "map") for b in blocks}
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
         torch.manual_seed(arm.seed)
         for b in blocks:
