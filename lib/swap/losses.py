@@ -9,9 +9,9 @@ import pandas as pd
 from lib.errors import unknown
 from lib.stats import Contrast, Interval, Statistic, contrast, interval, ratio_of_sums
 
-Key = tuple[int, str] | tuple[str, int] | str
+Key = tuple[int, str] | str
 """a block, and what stands in its FFN's place; a third entry may tell apart. Or a name, where
-something stands in several FFNs' places at once; with a step, where it was trained"""
+something stands in several FFNs' places at once"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -212,7 +212,7 @@ def _stages(
     """Train a copy of the model, stage by stage; after each (its number, its state). `read` is
     called with the model at the steps `at`. After each stage but the last, the state and what was
     `found` so far go to `path`, from where a killed training goes on."""
-    copied = copy_of(subject)
+    copied, found = copy_of(subject), [] if found is None else found
     placed: dict[int, nn.Module] = {}
     with contextlib.ExitStack() as swaps:
 
@@ -272,7 +272,11 @@ def _train_stage(
     )
     # The end of a stage belongs to it, not to the start of the next.
     steps = {step - before for step in at if step - before >= min(k, 1)}
-    look = read and (lambda step, _: read(copied, before + step))
+
+    def look(step: int, _) -> None:
+        if read:
+            read(copied, before + step)
+
     train(copied.model, windows, recipe, callback=look, callback_steps=steps)
     copied.model.requires_grad_(False).eval()
 
@@ -287,7 +291,7 @@ def by_arm(losses: pd.DataFrame, text: str, before: tuple[str, int]) -> Losses:
     document weighing alike; `before`: the arm and step of the model to compare with."""
     of_text = losses[losses.text == text]
     mean = of_text.groupby(["arm", "step", "document"]).loss.mean().unstack()
-    changed = dict(zip(mean.index, mean.to_numpy()))
+    changed: dict = dict(zip(mean.index, mean.to_numpy()))
     return Losses(mean.columns.to_numpy(), np.ones(mean.shape[1]), changed[before], changed)
 
 
