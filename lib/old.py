@@ -12,50 +12,16 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import torch
 from IPython.display import HTML, Image, Markdown, display, update_display
-from torch import nn
 
 from lib import plots, report
 from lib.errors import InputError, unknown
 
 # ruff: noqa: F401
-from lib.gating.gates import (
-    KINDS,
-    FixedRouter,
-    Routed,
-    auc_by_document,
-    choose_gate,
-    fit_gate,
-    fit_gates,
-    linear_suffices,
-    loss_increases,
-    split_gate_text,
-)
-from lib.gating.tokens import KINDS as TOKEN_KINDS
-from lib.gating.tokens import (
-    by_type,
-    often,
-    raw_embedding,
-    smoothed_token_mean,
-    token_kinds,
-)
-from lib.hooks import capture, swap
-from lib.linear.affine import AffineMap, svd_ridge
-from lib.linear.moments import Moments
-from lib.linear.probes import n_params
-from lib.linear.regression import (
-    MASSIVE,
-    fit_maps,
-    mean_ablation,
-    zero_ablation,
-)
-from lib.models.blocks import Subject
 from lib.models.loading import load_subject
 from lib.models.names import MODEL_NOTES, PROFILES
 from lib.paper import (
@@ -68,38 +34,18 @@ from lib.paper import (
 )
 from lib.paper import format_interval as in_words
 from lib.paper import numbers as published
-from lib.stats import (
-    Interval,
-    Paired,
-    Statistic,
-    correlation,
-    interval,
-    median_ratio,
-    over_seeds,
-    paired,
-    paired_seeds,
-    rank_correlation,
-    ratio,
-    spread,
-    sums,
-)
+from lib.stats import Interval, over_seeds, paired, paired_seeds
 from lib.store import atomic_write
-from lib.swap.sweep import TokenLosses
 from lib.swap.sweep import token_losses as losses
-from lib.swap.sweep import token_sweep as _token_sweep
-from lib.text.corpora import Corpus, load_corpus, measured_sample
+from lib.text.corpora import load_corpus
 from lib.text.grammar import STORIES, entropy, write
 from lib.text.ngram import KneserNey
-from lib.text.windows import Windows, cut_windows
 from lib.training.decoder import build_decoder
 from lib.training.decoder_study import decoder_study as open_lab
 from lib.training.decoder_study import scatter, train_all
-from lib.training.finetune import FinetuneConfig, centre_out, fine_tune
 from lib.training.mixer_study import cut_mixer_study as cut_mixer_lab
 from lib.training.mixer_study import mixer_study as open_mixer_lab
 from lib.training.mixers import MODELS, composed, matched_width
-from lib.training.replacements import narrowed, unit_columns
-from lib.training.softgates import SoftGateConfig, train_gates
 from lib.training.widths import (
     ffn_layers,
     ffn_widths,
@@ -109,56 +55,6 @@ from lib.training.widths import (
     shuffled,
     taper,
 )
-
-
-class Sweep(TokenLosses):
-    """Losses of each token with what the old notebooks ask of them."""
-
-    @property
-    def perplexity(self) -> float:
-        return float(np.exp(self.base.mean()))
-
-    def added_loss(self, key, against=None) -> np.ndarray:
-        """Loss that a swap adds, summed by document, [documents], nats; `against` another swap
-        rather than none."""
-        other = self.base if against is None else self.swapped[against]
-        return sums(self.swapped[key] - other, self.document)
-
-    def median_added(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
-        """Loss that a swap adds in the median of several, nats a prediction: a statistic of
-        weights [draws, documents]; `against` another swap for each rather than none."""
-        others = [None] * len(keys) if against is None else against
-        added = np.stack([self.added_loss(*both) for both in zip(keys, others)])
-        return median_ratio(added, self.predictions)
-
-    def median_cost(self, keys: Sequence, against: Sequence | None = None) -> Statistic:
-        """`median_added` as a relative change of perplexity."""
-        added = self.median_added(keys, against)
-        return lambda w: np.expm1(added(w))
-
-    def of_windows(self, rows: np.ndarray) -> "Sweep":
-        """The losses on some of the windows."""
-        swapped = {key: values[rows] for key, values in self.swapped.items()}
-        return Sweep(self.base[rows], swapped, self.document[rows])
-
-    def cost(self, key, level: float = 0.95, against=None) -> Interval:
-        """Relative change of perplexity by a swap (0.05: +5%), exp of the mean loss difference
-        less 1, over documents; `against` another swap rather than none."""
-        added = ratio(self.added_loss(key, against), self.predictions, level=level)
-        return added.map(np.expm1)
-
-    def costs(self, keys: Sequence | None = None) -> pd.DataFrame:
-        """One row a swap: key, cost, low, high, joint over the rows."""
-        keys = list(self.swapped if keys is None else keys)
-        rows = [self.cost(k, 1 - 0.05 / len(keys)) for k in keys]
-        return pd.DataFrame(rows, columns=["cost", "low", "high"]).assign(key=keys)
-
-
-def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> Sweep:
-    """lib.swap.sweep.token_sweep, with what the old notebooks ask of it."""
-    found = _token_sweep(subject, windows, modules)
-    return Sweep(found.base, found.swapped, found.document)
-
 
 SECOND = "gemma-3-270m"
 """the second model whose tables the committed reports show beside the default's"""
@@ -510,14 +406,6 @@ def _within_blocks(c: Comparison) -> bool:
     )
 
 
-class MeasuredText(NamedTuple):
-    """Windows for a measured subject, disjoint by document."""
-
-    maps: Windows
-    gates: Windows
-    test: Windows
-
-
 @dataclass
 class Run(report.Run):
     """One run of one notebook of the old form; made by `start`."""
@@ -526,11 +414,6 @@ class Run(report.Run):
     in_sections: list = field(default_factory=list)
     """ids of the comparisons that the table at the top leaves to their sections"""
     main_figure: str | None = None
-
-    def sample(self, subject: Subject, text: Corpus) -> MeasuredText:
-        """The run's windows of a text under the names of the fourth edition."""
-        report.check_depth(subject, 1 if self.notebook[:2] in ("00", "02", "09", "10") else 5)
-        return MeasuredText(*super().sample(subject, text))
 
     def table(self, table: pd.DataFrame, name: str, show: bool = True, digits: int = 3) -> None:
         """Keep a table as <name>.csv among the results, and show it."""

@@ -22,7 +22,6 @@ def compute() -> dict[str, dict]:
     from lib.gating.gates import Gate, Routed
     from lib.gating.routers import _learn_errors, learn_errors
     from lib.gating.routing import _refit, refit
-    from lib.gating.tokens import _predictions
     from lib.hooks import Rows
     from lib.linear import regression
     from lib.linear.moments import collect
@@ -30,9 +29,8 @@ def compute() -> dict[str, dict]:
     from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
     from lib.linear.regression import _fit_maps, cross_validate, errors, fit_maps
     from lib.models.loading import load_subject
-    from lib.old import token_sweep
     from lib.swap.healing import _heal, heal
-    from lib.swap.sweep import _base, _swapped
+    from lib.swap.sweep import _base, _swapped, token_sweep
     from lib.text.corpora import load_corpus
     from lib.text.windows import cut_windows
 
@@ -65,11 +63,11 @@ def compute() -> dict[str, dict]:
     keep(rank_gains, "median feature r2 of block 2", median_feature_r2(ranks, 2, ones)[0])
 
     prices = token_sweep(subject, test, fits.plain)
-    keep(_base, "perplexity", prices.perplexity)
+    keep(_base, "perplexity", np.exp(prices.base.mean()))
     for b in range(6):
-        keep(_swapped, f"cost of block {b}", prices.cost(b).value)
+        keep(_swapped, f"cost of block {b}", np.expm1((prices.swapped[b] - prices.base).mean()))
     healed = token_sweep(subject, test, heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=5))
-    keep(_heal, "healed cost of block 2", healed.cost((2, "map")).value)
+    keep(_heal, "healed cost of block 2", np.expm1((healed.swapped[2, "map"] - healed.base).mean()))
 
     learned = learn_errors(subject, fit, fits.repaired)
     modules = {}
@@ -85,7 +83,6 @@ def compute() -> dict[str, dict]:
         step = routing.document_losses if name == "routed" else _refit
         keep(step, f"cost of two {name} blocks", found_there.change(name).value)
         keep(step, f"share of two {name} blocks", found_there.shares.affine[name])
-    keep(_predictions, "entropy", _predictions(subject, test)["entropy"].mean())
 
     rows = Rows(subject, fit, test, [2])
     for kind in ("product", "gelu", "dense2x"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lib.errors import InputError
-from lib.old import published
+from lib.paper import numbers as published
 from lib.training.widths import (
     PLACES,
     SCHEDULES,

@@ -111,17 +111,17 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
 
 
 def test_a_comparison_that_is_unknown_or_of_another_notebook(refused):
-    run = old_report.start("08_all_linear_cost", "smoke", None, None)
-    with pytest.raises(InputError, match=r"unknown comparison 'balogh-4.2-acu'.*balogh-4.2-auc"):
-        run.compare("balogh-4.2-acu", 1.0)
+    run = old_report.start("17_ffn_placement", "smoke", None, None)
+    with pytest.raises(InputError, match=r"unknown comparison 'ikeda-5.4-midle'.*ikeda-5.4-middle"):
+        run.compare("ikeda-5.4-midle", 1.0)
     one = Interval(1.0, 0.9, 1.1)
-    with refused("balogh-4.2-auc", "09_gates"):
-        run.compare("balogh-4.2-auc", one, one, one)
+    with refused("ikeda-6-middle", "18_layerwise_importance"):
+        run.compare("ikeda-6-middle", one, one, one)
 
 
 def test_a_page_of_the_old_form_is_not_rendered(refused):
-    with refused("08_all_linear_cost", "marks are withdrawn"):
-        render({"number": "08"})
+    with refused("17_ffn_placement", "marks are withdrawn"):
+        render({"number": "17"})
 
 
 def test_unknown_notebook_paper_and_settings(refused):
@@ -485,13 +485,7 @@ def test_depth_and_documents_are_checked_before_anything_is_measured(refused, tm
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "shallow")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(TINY / "tiny-llama" / name, tmp_path / "shallow")
-    shallow = load_subject(tmp_path / "shallow", device="cpu")
-    text = load_corpus("wikipedia-sample")
-    for notebook in ("01_x", "06_x", "13_x"):
-        run = old_report.start(notebook, "smoke", None, None)
-        with refused("2 blocks", "at least 5"):
-            run.sample(shallow, text)
-    with refused("2 blocks"):
+    with refused("2 blocks", "at least 5"):
         start("06_x", "smoke", str(tmp_path / "shallow"), None).load(least_blocks=5)
     for n in (25_000, 60_000, 90_000):
         (tmp_path / "short.txt").write_text(unlike_words(n // 6))

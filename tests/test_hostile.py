@@ -16,7 +16,7 @@ from lib.gating.routing import allocate
 from lib.linear.affine import AffineMap, svd_ridge
 from lib.linear.moments import Moments
 from lib.linear.probes import PolyLinear, conjunction_index
-from lib.old import in_words
+from lib.paper import format_interval as in_words
 from lib.stats import Interval, interval, over_seeds, rank_correlation, ratio, spread
 from lib.store import cache_folder
 from lib.text.corpora import pieces

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from lib.errors import InputError
-from lib.gating.gates import FixedRouter, Gate, Routed
+from lib.gating.gates import Gate, Routed
+from lib.gating.routers import FixedScores
+from lib.gating.routing import TopShare
 from lib.keys import describe, fingerprint, seal, settings, words_of
 from lib.linear.affine import AffineMap, Handle, constant
 from lib.linear.moments import Moments
@@ -149,10 +151,10 @@ def test_a_part_that_a_notebook_defines_has_no_words_and_is_measured_each_time(
 
 def test_routed_ffns_are_what_their_parts_are(subject, fit, own_cache):
     ffn, maps = subject.blocks[2].original, fit_maps(subject, fit).plain
-    masks = [FixedRouter(np.ones((1, 4), bool), words) for words in ("all", "all", None)]
+    masks = [TopShare(FixedScores(np.ones((1, 4)), words), 1.0) for words in ("all", "all", None)]
     one, same, without = (Routed(ffn, maps[2], mask) for mask in masks)
     assert words_of(one) == words_of(same) is not None and words_of(without) is None
-    one.router.mask[0, 0] = False
+    one.router.scorer.scores[0, 0] = 0
     assert words_of(one) is None
     same.surrogate.bias.data += 1
     assert words_of(same) is None

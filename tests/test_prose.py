@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from bs4 import BeautifulSoup
 
 from lib import page, paper, report
 from lib.errors import InputError
@@ -49,6 +50,17 @@ def test_a_page_has_the_form_of_the_sixth_edition(path):
 def test_the_words_of_a_page_were_read_beside_its_numbers(path):
     assert not page.unread(content(path), path.stem)
     assert not page.unquotable(content(path), path.stem)
+
+
+@pytest.mark.parametrize("path", SIXTH, ids=lambda path: path.stem)
+def test_a_page_shows_the_summaries_as_they_are_kept(path):
+    """The second model may have been run again after the page was rendered."""
+    cells = (c for c in content(path)["cells"] if "run.summary(" in "".join(c["source"]))
+    (html,) = ("".join(out["data"]["text/html"]) for c in cells for out in c["outputs"])
+    lines = BeautifulSoup(html, "html.parser").find_all("tr")
+    shown = [[cell.get_text() for cell in line.find_all(["th", "td"])] for line in lines]
+    kept = page.side_by_side(page.committed_summaries(path.stem))
+    assert shown == [[*kept[0]], *([*row.values()] for row in kept)]
 
 
 TOP = """# Title

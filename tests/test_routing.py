@@ -11,10 +11,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lib.errors import InputError
-from lib.gating.gates import FixedRouter, Gate, GateText, Routed, best_of_four, loss_increases
+from lib.gating.gates import Gate, GateText, Routed, best_of_four, loss_increases
 from lib.gating.routers import (
     RIDGES,
     Errors,
+    FixedScores,
     by_token,
     learn_errors,
     learned_errors,
@@ -132,7 +133,7 @@ def test_a_refit_of_what_is_linear_already_finds_it(subject, fit, rows):
     setattr(block.layer, block.ffn_name, linear)
     try:
         start = AffineMap(torch.zeros(d, d), torch.zeros(d))
-        module = Routed(linear, start, FixedRouter(np.ones(tuple(fit.tokens.shape), bool)))
+        module = Routed(linear, start, TopShare(FixedScores(np.ones(tuple(fit.tokens.shape))), 1.0))
         found = refit(subject, fit, {2: module})[2].surrogate
     finally:
         setattr(block.layer, block.ffn_name, original)
@@ -142,7 +143,7 @@ def test_a_refit_of_what_is_linear_already_finds_it(subject, fit, rows):
 
 def test_refits_walk_on_the_routed_model(subject, fit, fits):
     """The refitted map of a later block is fitted on inputs that the earlier map has changed."""
-    every = FixedRouter(np.ones(tuple(fit.tokens.shape), bool))
+    every = TopShare(FixedScores(np.ones(tuple(fit.tokens.shape))), 1.0)
     modules = {b: Routed(subject.blocks[b].ffn, fits.plain[b], every) for b in (1, 3)}
     found = {b: handle.module for b, handle in refit(subject, fit[:32], modules).items()}
     seen = {}

@@ -6,7 +6,8 @@ import pytest
 import scipy.stats
 
 from lib.errors import InputError
-from lib.old import by_block, published
+from lib.paper import by_block
+from lib.paper import numbers as published
 from lib.stats import (
     Interval,
     explained,

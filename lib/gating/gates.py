@@ -7,7 +7,7 @@ position is keyed by its input token and the last one of a window has none; nor 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -63,18 +63,33 @@ def split_gate_text(windows: Windows, n_tokens: int) -> GateText:
 class LossIncreases:
     """The loss increase δ of each block at each position of some text that has one."""
 
+    subject: Subject
+    windows: Windows
     loss_increase: dict[int, np.ndarray]
     """{block: [n, predictions]}, nats"""
-    x: dict[int, np.ndarray]
-    """{block: [n, predictions, d_model]}: what its FFN reads there, float32"""
-    token: np.ndarray
-    """[n, predictions]: the input token of the position"""
-    next_token: np.ndarray
-    """[n, predictions]: the token to be predicted there"""
-    document: np.ndarray
-    """[n]"""
-    provenance: str | None = None
-    """which text it is, for keys"""
+
+    @cached_property
+    def x(self) -> dict[int, np.ndarray]:
+        """{block: [n, predictions, d_model]}: what its FFN reads there, float32; one pass over the
+        text when first asked for."""
+        # What is captured begins after a start token; the last position predicts nothing.
+        rows = capture(self.subject, self.windows, [*self.loss_increase])
+        return {b: x[:, :-1].numpy() for b, (x, _) in rows.items()}
+
+    @property
+    def token(self) -> np.ndarray:
+        """[n, predictions]: the input token of the position"""
+        return self.windows.tokens.numpy()[:, self.subject.n_start : -1]
+
+    @property
+    def next_token(self) -> np.ndarray:
+        """[n, predictions]: the token to be predicted there"""
+        return self.windows.tokens.numpy()[:, self.subject.n_start + 1 :]
+
+    @property
+    def document(self) -> np.ndarray:
+        """[n]"""
+        return self.windows.document
 
     def rows(self, block: int) -> tuple[np.ndarray, np.ndarray]:
         """(x [m, d_model], loss increase [m]) of all positions."""
@@ -83,21 +98,30 @@ class LossIncreases:
 
 
 def loss_increases(
-    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
+    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap], keep: bool = False
 ) -> LossIncreases:
-    """δ of each block in `maps`, its map at every position of the text (§3.2), with its x."""
-    swept = token_sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
-    # What is captured begins after a start token; the last position predicts nothing.
-    x = {b: rows[0][:, :-1].numpy() for b, rows in capture(subject, windows, [*maps]).items()}
-    first, tokens = subject.n_start, windows.tokens.numpy()
-    return LossIncreases(
-        loss_increase={b: swept.swapped[b, "plain"] - swept.base for b in maps},
-        x=x,
-        token=tokens[:, first:-1],
-        next_token=tokens[:, first + 1 :],
-        document=windows.document,
-        provenance=windows.provenance,
-    )
+    """δ of each block in `maps`, its map at every position of the text (§3.2), with its x.
+
+    `keep`: to five decimals, and kept with the small tables; 2 MB for three blocks and 75 thousand
+    positions.
+    """
+    if not keep:
+        swept = token_sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
+        increase = {b: swept.swapped[b, "plain"] - swept.base for b in maps}
+    else:
+        table = _at_positions(subject, windows, keys.InPlaces(maps)).set_index("block")
+        increase = {b: table.loc[[b]].drop(columns="document").to_numpy() for b in maps}
+    return LossIncreases(subject, windows, increase)
+
+
+@kept("loss increases at positions", 1, maps="in the FFNs' places")
+def _at_positions(subject: Subject, windows: Windows, maps: keys.InPlaces) -> pd.DataFrame:
+    """δ of each block: a row a window, with its document, and a column a position."""
+    increases = loss_increases(subject, windows, maps).loss_increase
+    columns = [str(t) for t in range(windows.tokens.shape[1] - subject.n_start - 1)]
+    tables = [pd.DataFrame(np.round(of, 5), columns=columns) for of in increases.values()]
+    tables = [of.assign(document=windows.document, block=b) for b, of in zip(maps, tables)]
+    return pd.concat(tables, ignore_index=True)
 
 
 class Gate(nn.Module):
@@ -350,15 +374,14 @@ def _on_text(
     subject: Subject, text: GateText, windows: Windows, maps: keys.InPlaces
 ) -> pd.DataFrame:
     """`on_text` itself."""
+    gates = fit_gates(subject, text.train, maps)
+    of_loss = fit_gates(subject, text.train, maps, ("loss",))
+    trained, here = (loss_increases(subject, w, maps) for w in (text.train, windows))
     tables = []
-    for b in tqdm(maps, desc="gates on a text", unit="block", delay=2, leave=False):
-        only = {b: maps[b]}
-        gates = fit_gates(subject, text.train, only, (*KINDS, "loss"))[b]
-        trained, here = (loss_increases(subject, w, only) for w in (text.train, windows))
-        increase = here.loss_increase[b]
-        seen = trained.loss_increase[b]
+    for b in maps:
+        increase, seen = here.loss_increase[b], trained.loss_increase[b]
         label = increase <= seen[linear_suffices(seen)].max()
-        for kind, gate in gates.items():
+        for kind, gate in (gates[b] | of_loss[b]).items():
             score = gate.score(torch.from_numpy(here.x[b])).numpy()
             sent = score > gate.threshold
             area = interval(auc_by_document(score, label, here.document), np.unique(here.document))
@@ -404,23 +427,6 @@ def _distribution(subject: Subject, windows: Windows, maps: keys.InPlaces) -> pd
         table["top"] = increase[increase >= np.quantile(increase, 0.95)].sum()
         tables.append(table.assign(block=b))
     return pd.concat(tables, ignore_index=True)
-
-
-class FixedRouter(nn.Module):
-    """A router that is told: `mask` [n, seq_len] of the windows it is used on, in their order;
-    `words`: how it was made, for keys."""
-
-    def __init__(self, mask: np.ndarray, words: str | None = None):
-        super().__init__()
-        self.mask = np.asarray(mask, bool)
-        seal(self, words)
-
-    def at(self, chunk: slice) -> "FixedRouter":
-        words = words_of(self)
-        return FixedRouter(self.mask[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tensor(self.mask[: x.shape[0], : x.shape[1]], device=x.device)
 
 
 class Routed(nn.Module):

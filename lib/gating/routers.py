@@ -99,7 +99,7 @@ def _gate_below(weight: np.ndarray, bias: float) -> Gate:
     return Gate([torch.tensor(-weight[None]).float()], [torch.tensor([-bias]).float()])
 
 
-class Told(nn.Module):
+class FixedScores(nn.Module):
     """Scores that are told: `scores` [n, seq_len] of the windows it is used on, in their order;
     `words`: how they were made, for keys."""
 
@@ -108,9 +108,9 @@ class Told(nn.Module):
         self.scores = np.asarray(scores, np.float32)
         keys.seal(self, words)
 
-    def at(self, chunk: slice) -> "Told":
+    def at(self, chunk: slice) -> "FixedScores":
         words = keys.words_of(self)
-        return Told(self.scores[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
+        return FixedScores(self.scores[chunk], words and f"{words}, {chunk.start} to {chunk.stop}")
 
     def score(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tensor(self.scores[: x.shape[0], : x.shape[1]], device=x.device)
@@ -149,12 +149,16 @@ def small_norms(blocks: Iterable[int]) -> dict[int, SmallNorm]:
     return {b: SmallNorm() for b in blocks}
 
 
-def random_scores(windows: Windows, blocks: Iterable[int], seed: int = 42) -> dict[int, Told]:
+def random_scores(
+    windows: Windows, blocks: Iterable[int], seed: int = 42
+) -> dict[int, FixedScores]:
     """{block: scores at random}, for these windows."""
     shape = tuple(windows.tokens.shape)
     words = "random order, seed {} of block {}"
     return {
-        b: Told(np.random.default_rng([seed, b]).random(shape), words.format(seed, f"block {b}"))
+        b: FixedScores(
+            np.random.default_rng([seed, b]).random(shape), words.format(seed, f"block {b}")
+        )
         for b in blocks
     }
 
@@ -236,14 +240,14 @@ def by_token(
 
     # The scores themselves are looked up later too, so the text that they are for is an input.
     scores = keys.later(
-        lambda: {b: Told(-mean[test.tokens.numpy()]) for b, mean in tables().items()},
+        lambda: {b: FixedScores(-mean[test.tokens.numpy()]) for b, mean in tables().items()},
         model=subject,
         text=windows,
         maps=maps,
         **{"test text": test},
     )
 
-    def of_block(b: int) -> Told:
+    def of_block(b: int) -> FixedScores:
         return scores(lambda of: of[b])
 
     return {b: Handle(for_map(said, maps[b]), partial(of_block, b)) for b in maps}
