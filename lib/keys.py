@@ -48,27 +48,25 @@ def describe(value) -> str | dict | None:
     if hasattr(value, "provenance"):
         return value.provenance
     if isinstance(value, Mapping):
-        named = {k: in_one(v) for k, v in value.items()}
-        return None if None in named.values() else "; ".join(f"{k}: {v}" for k, v in named.items())
+        named = {k: words for k, v in value.items() if (words := in_one(v)) is not None}
+        if len(named) < len(value):
+            return None
+        of_blocks = all(isinstance(k, int) for k in named)
+        parts = _by_block(named) if of_blocks else named
+        return "; ".join(f"{k}: {v}" for k, v in parts.items())
     if isinstance(value, Sequence):
-        parts = [in_one(v) for v in value]
-        return None if None in parts else f"({', '.join(map(str, parts))})"
+        said = [in_one(v) for v in value]
+        return None if None in said else f"({', '.join(map(str, said))})"
     return None
 
 
-class InPlaces(dict):
-    """{block: what stands in its FFN's place}, several at once."""
-
-    @property
-    def provenance(self) -> str | None:
-        """In words; blocks in whose places alike things stand are said together."""
-        alike: dict[str, list[int]] = {}
-        for b, module in self.items():
-            words = in_one(module)
-            if words is None:
-                return None
-            alike.setdefault(re.sub(rf"\bblock {b}\b", "its block", words), []).append(b)
-        return "; ".join(f"blocks {_in_words(blocks)}: {words}" for words, blocks in alike.items())
+def _by_block(named: Mapping[int, str]) -> dict[str, str]:
+    """What stands in the place of each block's FFN, {block: words}, as {"blocks 0-29": words}:
+    blocks in whose places alike things stand are said together."""
+    alike: dict[str, list[int]] = {}
+    for b, words in named.items():
+        alike.setdefault(re.sub(rf"\bblock {b}\b", "its block", words), []).append(b)
+    return {f"blocks {_in_words(blocks)}": words for words, blocks in alike.items()}
 
 
 def _in_words(blocks: Sequence[int]) -> str:

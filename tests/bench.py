@@ -57,7 +57,7 @@ def main() -> None:
         os.environ["NONLINEARITY_CACHE"], kept = folder, os.environ.get("NONLINEARITY_CACHE")
         subject.__dict__["loaded_as"] = None  # nothing is kept or found
         few = windows[:16]
-        fitted = fit_maps(subject, few).plain
+        fitted = fit_maps(subject, few)["all positions"]
         # Every fourth block: what a sweep saves depends on depth alone, and evenly.
         maps = {b: fitted[b] for b in [*fitted][::4]}
         swept = seconds(lambda: token_sweep(subject, few, maps))

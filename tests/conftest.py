@@ -17,7 +17,6 @@ import torch
 from lib import store
 from lib.hooks import capture
 from lib.linear import regression
-from lib.linear.regression import fit_maps
 from lib.models.loading import load_subject
 from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows
@@ -60,18 +59,13 @@ def test(text, subject):
 
 @pytest.fixture(scope="session")
 def fits(subject, fit):
-    return fit_maps(subject, fit)
-
-
-@pytest.fixture(scope="session")
-def affine_fit(subject, fit):
     return regression.fit(subject, fit)
 
 
 @pytest.fixture(scope="session")
-def r2(subject, test, affine_fit):
+def r2(subject, test, fits):
     """A row a block: see regression.r2."""
-    return regression.r2(subject, test, affine_fit)
+    return regression.r2(subject, test, fits)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ def compute() -> dict[str, dict]:
     from lib.linear.moments import collect
     from lib.linear.probes import descend, train_layer, train_probe
     from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
-    from lib.linear.regression import _fit_maps, cross_validate, errors, fit_maps
+    from lib.linear.regression import cross_validate, errors, fit_maps
     from lib.models.loading import load_subject
     from lib.swap.healing import _heal, heal
     from lib.swap.sweep import _base, _swapped, token_sweep
@@ -42,16 +42,15 @@ def compute() -> dict[str, dict]:
     def keep(step, name: str, value) -> None:
         found[name] = {"version": step.version, "value": float(f"{float(value):.6g}")}
 
-    fits = fit_maps(subject, fit)
-    affine = regression.fit(subject, fit)
+    fits = affine = regression.fit(subject, fit)
     of_maps = regression.r2(subject, test, affine)
     spread = errors(subject, test, affine).groupby("block").spread.sum()
     for b in range(6):
         keep(errors, f"r2 of block {b}", of_maps.r2[b])
-        keep(_fit_maps, f"condition of block {b}", fits.condition[b, 1])
+        keep(fit_maps, f"condition of block {b}", fits.facts.condition_without_smallest[b])
     keep(errors, "r2 of block 1 off massive tokens", of_maps.r2_off_massive[1])
-    keep(_fit_maps, "variance ratio of block 0", fits.variance_ratio[0])
-    keep(_fit_maps, "limit of block 5", fits.limit[5])
+    keep(fit_maps, "variance ratio of block 0", fits.facts.variance_ratio[0])
+    keep(fit_maps, "limit of block 5", fits.facts.limit[5])
     for b, values in enumerate(cross_validate(subject, fit, 3)[:3]):
         keep(collect, f"cross-validated r2 of block {b}", values.mean())
 
@@ -62,11 +61,11 @@ def compute() -> dict[str, dict]:
         keep(rank_gains, f"effective rank of block {b}", effective_rank(r2)[0])
     keep(rank_gains, "median feature r2 of block 2", median_feature_r2(ranks, 2, ones)[0])
 
-    prices = token_sweep(subject, test, fits.plain)
+    prices = token_sweep(subject, test, fits.maps)
     keep(_base, "perplexity", np.exp(prices.base.mean()))
     for b in range(6):
         keep(_swapped, f"cost of block {b}", np.expm1((prices.swapped[b] - prices.base).mean()))
-    healed = token_sweep(subject, test, heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=5))
+    healed = token_sweep(subject, test, heal(subject, fit, {(2, "map"): fits.maps[2]}, steps=5))
     keep(_heal, "healed cost of block 2", np.expm1((healed.swapped[2, "map"] - healed.base).mean()))
 
     learned = learn_errors(subject, fit, fits.repaired)
@@ -86,7 +85,7 @@ def compute() -> dict[str, dict]:
 
     rows = Rows(subject, fit, test, [2])
     for kind in ("product", "gelu", "dense2x"):
-        left = train_probe(rows, 2, fits.plain[2], kind, 60, at="best").errors.sum()
+        left = train_probe(rows, 2, fits.maps[2], kind, 60, at="best").errors.sum()
         gain = (left.error_closed_form - left.error) / left.spread
         keep(train_layer, f"gain of a {kind} in block 2", gain)
     for optimizer, rate in (("sgd", 1e-2), ("adamw", 1e-3)):

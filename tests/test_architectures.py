@@ -15,7 +15,7 @@ from lib.gating.routing import refit, routed, shrunk_fit, sweep
 from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear import regression
 from lib.linear.affine import constant
-from lib.linear.regression import fit_maps
+from lib.linear.regression import fit, fit_maps
 from lib.models.trial import as_subject
 from lib.swap.expected import expected_added_loss
 from lib.swap.healing import heal
@@ -96,9 +96,9 @@ def test_an_architecture_is_read_swapped_and_resumed(kind, windows):
         with resume(subject, block, h):
             assert torch.equal(token_losses(subject, windows.tokens), plain)
         np.testing.assert_array_equal(found.swapped[block], plain)
-    fits = fit_maps(subject, windows)
+    fits = fit(subject, windows)
     assert regression.r2(subject, windows, regression.fit(subject, windows)).r2.notna().all()
-    costs = token_sweep(subject, windows, fits.plain)
+    costs = token_sweep(subject, windows, fits.maps)
     assert all(np.abs(costs.swapped[b] - costs.base).max() > 1e-6 for b in range(3))
 
 
@@ -136,7 +136,7 @@ class Everywhere(torch.nn.Module):
 def test_refits_walk_on_the_routed_model(kind, windows):
     """A later map is fitted on what the model with the earlier one computes, in any layer."""
     subject = as_subject(build(kind, READ[kind][1]), name=kind)
-    old = fit_maps(subject, windows).plain
+    old = fit_maps(subject, windows)["all positions"]
     modules = {b: Routed(subject.blocks[b].ffn, old[b], Everywhere()) for b in (0, 2)}
     found = {b: module.surrogate for b, module in refit(subject, windows, modules).items()}
     with swap(subject.blocks[0], found[0]):
@@ -199,7 +199,7 @@ def test_the_start_position_is_neither_fitted_nor_swapped(starting):
 
 def test_routers_leave_the_start_token_alone(starting):
     subject, windows = starting
-    maps = fit_maps(subject, windows).plain
+    maps = fit_maps(subject, windows)["all positions"]
     increases = loss_increases(subject, windows, maps)
     assert increases.x[1].shape[:2] == increases.loss_increase[1].shape == (len(windows), 22)
     assert (increases.token == windows.tokens[:, 1:-1].numpy()).all()
@@ -444,4 +444,4 @@ def test_a_model_too_narrow_for_a_map_is_refused(windows):
         with pytest.raises(InputError, match="too few for a map"):
             fit_maps(subject, windows)
     wide = as_subject(build("gpt2", dict(n_embd=4, n_layer=3, n_head=1, n_positions=64)), name="4")
-    assert len(fit_maps(wide, windows).plain) == 3
+    assert len(fit_maps(wide, windows)["all positions"]) == 3

@@ -159,9 +159,9 @@ def test_unknown_candidate_share_and_optimizer(refused, subject, test, fits):
             raise AssertionError("rows were captured before the names were checked")
 
     with refused("unknown"):
-        train_layer(Untouched(), 0, fits.plain[0], "prodcut", 1)
+        train_layer(Untouched(), 0, fits.maps[0], "prodcut", 1)
     with refused("share of 2"):
-        train_layer(Untouched(), 0, fits.plain[0], "product", 1, planted=2)
+        train_layer(Untouched(), 0, fits.maps[0], "product", 1, planted=2)
     with refused("rank 17", "1 to 16"):
         PolyLinear(16, 17)
     with refused("adam", "adamw"):
@@ -354,7 +354,7 @@ def test_moments_of_nothing(refused):
 def test_healing_that_diverges(refused, subject, fit, fits):
     with refused("block 2", "lr 1e+30", "smaller"):
         memory = replace(subject, loaded_as=None)
-        _ = heal(memory, fit, {(2, "map"): fits.plain[2]}, steps=4, lr=1e30)[2, "map"].module
+        _ = heal(memory, fit, {(2, "map"): fits.maps[2]}, steps=4, lr=1e30)[2, "map"].module
 
 
 def test_jobs_that_are_no_number(refused, monkeypatch):
@@ -376,16 +376,16 @@ def test_a_notebook_without_trainings_is_not_trained(refused, monkeypatch):
 
 def test_a_routed_block_that_does_not_exist(refused, subject, test, fits):
     with refused("block -1"):
-        routing.sweep(subject, test, {"wrong": {-1: fits.plain[0]}})
+        routing.sweep(subject, test, {"wrong": {-1: fits.maps[0]}})
 
 
 def test_nothing_to_train_or_to_measure(refused, subject, fit, test, fits):
     rows = Rows(subject, fit[:8], test[:2], [2])
     for call in (
-        lambda: train_layer(rows, 2, fits.plain[2], "product", 0),
+        lambda: train_layer(rows, 2, fits.maps[2], "product", 0),
         lambda: descend(rows, 2, "adamw", 1e-3, 0, 42),
         lambda: descend(rows, 2, "adamw", float("nan"), 5, 42),
-        lambda: heal(subject, fit, {(2, "map"): fits.plain[2]}, steps=0),
+        lambda: heal(subject, fit, {(2, "map"): fits.maps[2]}, steps=0),
         lambda: forward(subject, test[:0]),
     ):
         with refused():

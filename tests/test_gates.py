@@ -126,7 +126,7 @@ def test_gate_text_is_split_by_document(test):
 
 
 def test_gates_of_all_kinds_are_kept_and_come_back(subject, test, fits):
-    maps = {b: fits.plain[b] for b in (1, 4)}
+    maps = {b: fits.maps[b] for b in (1, 4)}
     found = fit_gates(subject, test, maps, kinds=("linear", "b=3", "loss"))
     again = fit_gates(subject, test, maps, kinds=("linear", "b=3", "loss"))
     increases = loss_increases(subject, test, maps)
@@ -141,7 +141,7 @@ def test_gates_of_all_kinds_are_kept_and_come_back(subject, test, fits):
 
 def test_gates_on_a_text_are_counted_by_hand(subject, test, fits):
     """One block: what each kind sends, what that adds, and its AUC by scikit-learn."""
-    maps, text, here = {4: fits.plain[4]}, split_gate_text(test, 64 * 10), test
+    maps, text, here = {4: fits.maps[4]}, split_gate_text(test, 64 * 10), test
     table = on_text(subject, text, here, maps)
     gates = fit_gates(subject, text.train, maps, (*KINDS, "loss"))[4]
     seen, held_out = (loss_increases(subject, w, maps) for w in (text.train, here))
@@ -157,8 +157,8 @@ def test_gates_on_a_text_are_counted_by_hand(subject, test, fits):
 
 
 def test_the_distribution_of_loss_increases_by_hand(subject, test, fits):
-    table = distribution(subject, test, {2: fits.plain[2], 3: constant(torch.zeros(128))})
-    increase = loss_increases(subject, test, {2: fits.plain[2]}).loss_increase[2]
+    table = distribution(subject, test, {2: fits.maps[2], 3: constant(torch.zeros(128))})
+    increase = loss_increases(subject, test, {2: fits.maps[2]}).loss_increase[2]
     of_block = table[table.block == 2]
     assert of_block["95%"].iloc[0] == pytest.approx(np.quantile(increase, 0.95))
     assert of_block.within.sum() == (abs(increase) < 0.05).sum()
@@ -224,9 +224,9 @@ def test_a_gate_routes_as_its_own_mask_does(subject, test, fits, rows):
 
 def test_need_read_by_two_roads(subject, test, fits):
     """δ of a position from the swept losses, and from two runs of the whole model by hand."""
-    swept = token_sweep(subject, test[:2], {1: fits.plain[1]})
+    swept = token_sweep(subject, test[:2], {1: fits.maps[1]})
     block = subject.blocks[1]
-    handle = block.ffn.register_forward_hook(lambda _, args, y: fits.plain[1](args[0]))
+    handle = block.ffn.register_forward_hook(lambda _, args, y: fits.maps[1](args[0]))
     logits = subject.model(test.tokens[:2]).logits.double().log_softmax(-1)
     handle.remove()
     base = subject.model(test.tokens[:2]).logits.double().log_softmax(-1)
@@ -237,7 +237,7 @@ def test_need_read_by_two_roads(subject, test, fits):
 
 def test_kept_loss_increases_are_the_measured_ones(subject, test, fits):
     """To five decimals, with the rows that the FFN read and the tokens at them."""
-    maps = {b: fits.plain[b] for b in (1, 3)}
+    maps = {b: fits.maps[b] for b in (1, 3)}
     kept, measured = (loss_increases(subject, test[:6], maps, keep) for keep in (True, False))
     for b in maps:
         np.testing.assert_allclose(kept.loss_increase[b], measured.loss_increase[b], atol=6e-6)

@@ -125,7 +125,7 @@ def test_all_is_put_back_after_an_exception(each_subject, few):
 
 
 def test_sweep_is_whole_model_evaluation(subject, test, fits):
-    modules = {**fits.plain, (2, "repaired"): fits.repaired[2], (3, "ffn"): subject.blocks[3].ffn}
+    modules = {**fits.maps, (2, "repaired"): fits.repaired[2], (3, "ffn"): subject.blocks[3].ffn}
     found = token_sweep(replace(subject, loaded_as=None), test, modules)
     base = token_losses(subject, test.tokens).numpy()
     np.testing.assert_allclose(found.base, base, rtol=1e-5)
@@ -185,7 +185,7 @@ def test_expected_added_loss_is_its_formula(each_subject):
 
 
 def test_trainable_copies_compute_the_same(subject, fits, rows):
-    for module in (fits.plain[2], subject.blocks[2].ffn):
+    for module in (fits.maps[2], subject.blocks[2].ffn):
         layer = trainable(module)
         torch.testing.assert_close(layer(rows[2]), module(rows[2]), rtol=1e-4, atol=1e-4)
         assert layer is not module and all(p.requires_grad for p in layer.parameters())
@@ -195,7 +195,7 @@ def test_trainable_copies_compute_the_same(subject, fits, rows):
 def test_healing_helps_a_broken_layer_and_touches_nothing_else(subject, fit, fits):
     weights = copy.deepcopy(subject.model.state_dict())
     zero = AffineMap(torch.zeros(128, 128), torch.zeros(128))
-    modules = {(2, "zero"): zero, (2, "map"): fits.plain[2], (2, "ffn"): subject.blocks[2].ffn}
+    modules = {(2, "zero"): zero, (2, "map"): fits.maps[2], (2, "ffn"): subject.blocks[2].ffn}
     healed = heal(subject, fit, modules, steps=12, lr=1e-3)
     assert list(healed) == list(modules)
     before, after = (token_sweep(subject, fit[:16], m) for m in (modules, healed))

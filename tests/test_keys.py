@@ -15,9 +15,9 @@ from lib.gating.gates import Gate, Routed
 from lib.gating.routers import FixedScores
 from lib.gating.routing import TopShare
 from lib.keys import describe, fingerprint, seal, settings, words_of
+from lib.linear import regression
 from lib.linear.affine import AffineMap, Handle, constant
 from lib.linear.moments import Moments
-from lib.linear.regression import fit_maps
 from lib.models.loading import load_subject
 from lib.models.names import TINY
 from lib.store import cached
@@ -118,7 +118,7 @@ def test_a_pass_and_a_measurement_leave_a_model_what_it_is(each_subject, own_cac
 
 
 def test_a_map_that_was_changed_or_copied_and_changed_has_no_words(subject, fit, own_cache):
-    affine = fit_maps(subject, fit).plain[2]
+    affine = regression.fit(subject, fit).maps[2]
     words, same = words_of(affine), copy.deepcopy(affine)
     assert words and words_of(same) == words
     same.weight.data[0, 0] += 1
@@ -128,7 +128,7 @@ def test_a_map_that_was_changed_or_copied_and_changed_has_no_words(subject, fit,
 
 
 def test_changed_maps_are_measured_anew(subject, fit, test, own_cache):
-    maps = fit_maps(subject, fit).plain
+    maps = regression.fit(subject, fit).maps
     before = sweep(subject, test, {(2, "map"): maps[2]}).nats("map")[2]
     maps[2].weight.mul_(0.5)
     after = sweep(subject, test, {(2, "map"): maps[2]}).nats("map")[2]
@@ -150,7 +150,7 @@ def test_a_part_that_a_notebook_defines_has_no_words_and_is_measured_each_time(
 
 
 def test_routed_ffns_are_what_their_parts_are(subject, fit, own_cache):
-    ffn, maps = subject.blocks[2].original, fit_maps(subject, fit).plain
+    ffn, maps = subject.blocks[2].original, regression.fit(subject, fit).maps
     masks = [TopShare(FixedScores(np.ones((1, 4)), words), 1.0) for words in ("all", "all", None)]
     one, same, without = (Routed(ffn, maps[2], mask) for mask in masks)
     assert words_of(one) == words_of(same) is not None and words_of(without) is None

@@ -12,7 +12,7 @@ from sklearn.metrics import r2_score
 from lib.errors import InputError
 from lib.hooks import Rows, capture, swap
 from lib.linear import regression
-from lib.linear.affine import svd_ridge
+from lib.linear.affine import MassiveKeptMap, made, svd_ridge
 from lib.linear.moments import Moments, collect
 from lib.linear.probes import descend, search_rate
 from lib.linear.rank import (
@@ -28,10 +28,8 @@ from lib.linear.rank import (
 )
 from lib.linear.regression import (
     MASSIVE,
-    MassiveKeptMap,
     bulk_moments,
     cross_validate,
-    fit_maps,
     massive_direction,
 )
 from lib.models.loading import load_subject
@@ -175,23 +173,23 @@ def test_gathered_moments_without_massive_tokens(subject, fit, rows):
 def test_fit_maps_is_sklearns_least_squares(fits, rows):
     x, y = (side.double().numpy() for side in rows[:2])
     oracle = sklearn.linear_model.LinearRegression().fit(x, y)
-    guess = fits.plain[2](torch.tensor(x)).numpy()
+    guess = fits.maps[2](torch.tensor(x)).numpy()
     np.testing.assert_allclose(guess, oracle.predict(x), atol=2e-3 * y.std())
 
 
 def test_fit_maps_tells_variances_and_conditions(fits, rows):
     x, y = (side.double().numpy() for side in rows[:2])
     variance = np.sort(y.var(0))  # torch's median of 128 is the 64th
-    assert fits.variance_ratio[2] == pytest.approx(variance[-1] / variance[63], rel=1e-6)
+    assert fits.facts.variance_ratio[2] == pytest.approx(variance[-1] / variance[63], rel=1e-6)
     # LayerNorm's output has one constant direction, which is no part of either number.
     e = np.linalg.eigvalsh(np.cov(x.T))[1:]
-    assert fits.condition[2, 0] == pytest.approx(e[-1] / e[0], rel=1e-3)
-    assert fits.condition[2, 1] == pytest.approx(e[-1] / e[1], rel=1e-3)
+    assert fits.facts.condition[2] == pytest.approx(e[-1] / e[0], rel=1e-3)
+    assert fits.facts.condition_without_smallest[2] == pytest.approx(e[-1] / e[1], rel=1e-3)
 
 
 def test_r2_about_one_scalar_mean(r2, fits, rows):
     x, y = rows[2:]
-    left = (y - fits.plain[2](x)).double().square().sum()
+    left = (y - fits.maps[2](x)).double().square().sum()
     oracle = 1 - left / (y.double() - y.double().mean()).square().sum()
     assert r2.r2_scalar_mean[2] == pytest.approx(float(oracle), abs=1e-5)
     assert r2.r2_scalar_mean[2] > r2.r2[2]  # offsets count as explained
@@ -199,33 +197,33 @@ def test_r2_about_one_scalar_mean(r2, fits, rows):
 
 def test_r2_by_block_is_sklearns(r2, fits, rows):
     x, y = rows[2:]
-    oracle = r2_score(y, fits.plain[2](x), multioutput="variance_weighted")
+    oracle = r2_score(y, fits.maps[2](x), multioutput="variance_weighted")
     assert r2.r2[2] == pytest.approx(oracle, abs=1e-5)
 
 
 def test_r2_off_massive_tokens(subject, test, fits, r2):
-    assert isinstance(fits.repaired[0], MassiveKeptMap) or not fits.massive[0]
+    assert isinstance(made(fits.repaired[0]), MassiveKeptMap) or not fits.facts.massive[0]
     for b, repaired in fits.repaired.items():
         x, y = (side.flatten(0, 1) for side in capture(subject, test, [b])[b])
-        off = y.norm(dim=1) <= fits.limit[b]
+        off = y.norm(dim=1) <= fits.facts.limit[b]
         oracle = r2_score(y[off], repaired(x)[off], multioutput="variance_weighted")
         assert r2.r2_off_massive[b] == pytest.approx(oracle, abs=1e-5)
 
 
-def test_a_recentred_map_has_its_slope_and_no_mean_error(subject, affine_fit, test):
-    carried = regression.recentred(subject, affine_fit, test)[2]
+def test_a_recentred_map_has_its_slope_and_no_mean_error(subject, fits, test):
+    carried = regression.recentred(subject, fits, test)[2]
     x, y = (side.flatten(0, 1).double() for side in capture(subject, test, [2])[2])
-    assert torch.equal(carried.weight, affine_fit.maps[2].weight)
-    assert (y - affine_fit.maps[2](x.float())).mean(0).abs().max() > 1e-3
+    assert torch.equal(carried.weight, fits.maps[2].weight)
+    assert (y - fits.maps[2](x.float())).mean(0).abs().max() > 1e-3
     assert (y - carried(x.float())).mean(0).abs().max() < 1e-5
-    at_home = regression.recentred(subject, affine_fit, affine_fit.windows)[2]
-    torch.testing.assert_close(at_home.bias, affine_fit.maps[2].bias, rtol=1e-4, atol=1e-5)
+    at_home = regression.recentred(subject, fits, fits.windows)[2]
+    torch.testing.assert_close(at_home.bias, fits.maps[2].bias, rtol=1e-4, atol=1e-5)
 
 
-def test_errors_are_summed_by_document(subject, affine_fit, test):
-    table = regression.errors(subject, test, affine_fit)
+def test_errors_are_summed_by_document(subject, fits, test):
+    table = regression.errors(subject, test, fits)
     x, y = capture(subject, test, [2])[2]
-    by_window = (y - affine_fit.maps[2](x)).double().square().sum((1, 2)).numpy()
+    by_window = (y - fits.maps[2](x)).double().square().sum((1, 2)).numpy()
     of_block = table[table.block == 2]
     np.testing.assert_allclose(of_block.error, sums(by_window[:, None], test.document), rtol=1e-6)
     assert of_block.positions.sum() == y.shape[0] * y.shape[1]
@@ -254,14 +252,14 @@ def planted(subject, monkeypatch):
 def test_massive_tokens_are_found_and_repaired(planted, subject, fit, test):
     memory = replace(subject, loaded_as=None)  # it is no longer the model of that name
     with planted(fit):
-        fits = fit_maps(memory, fit)
-        found = regression.r2(memory, test, regression.fit(memory, fit))
+        fits = regression.fit(memory, fit)
+        found = regression.r2(memory, test, fits)
         x, y = capture(memory, test, [0])[0]
         repaired = fits.repaired[0]
-        assert isinstance(repaired, MassiveKeptMap)
-        assert fits.massive[0] == pytest.approx(0.01, abs=0.003)
-        assert fits.limit[0] < 400 * y.norm(dim=-1).median()
-        massive, told = y.norm(dim=-1) > float(fits.limit[0]), repaired.massive(x)
+        assert isinstance(made(repaired), MassiveKeptMap)
+        assert fits.facts.massive[0] == pytest.approx(0.01, abs=0.003)
+        assert fits.facts.limit[0] < 400 * y.norm(dim=-1).median()
+        massive, told = y.norm(dim=-1) > float(fits.facts.limit[0]), repaired.massive(x)
         assert massive.any() and (massive & told).sum() > 0.7 * massive.sum()
         assert found.r2_off_massive[0] > found.r2[0]
         # In the model the FFN stays on the massive positions, and the map has all others.
@@ -295,12 +293,12 @@ def test_cross_validation_is_refitting(subject, fit):
 
 
 @pytest.mark.parametrize("bulk", [False, True])
-def test_rank_profile_is_explicit_rank_k_regression(subject, affine_fit, test, fits, rows, bulk):
-    found = rank_gains(subject, affine_fit, test, bulk)
+def test_rank_profile_is_explicit_rank_k_regression(subject, fits, test, rows, bulk):
+    found = rank_gains(subject, fits, test, bulk)
     r2 = rank_r2(found, 2, np.ones((1, len(test))))[0]
     x, y, u, v = (side.double().numpy() for side in rows)
     if bulk:  # without massive tokens
-        train, held_out = (np.linalg.norm(side, axis=1) <= fits.limit[2] for side in (y, v))
+        train, held_out = (np.linalg.norm(side, axis=1) <= fits.facts.limit[2] for side in (y, v))
         x, y, u, v = x[train], y[train], u[held_out], v[held_out]
     weight = np.linalg.pinv(x - x.mean(0), rcond=1e-6) @ (y - y.mean(0))
     leading = np.linalg.svd((x - x.mean(0)) @ weight, full_matrices=False)[2]
@@ -315,11 +313,11 @@ def test_rank_profile_is_explicit_rank_k_regression(subject, affine_fit, test, f
     assert median == pytest.approx(np.median(each), abs=2e-4)
 
 
-def test_rank_totals_leave_massive_tokens_out(subject, affine_fit, test, rows):
+def test_rank_totals_leave_massive_tokens_out(subject, fits, test, rows):
     norm, v = np.linalg.norm(rows[3], axis=1), rows[3].double().numpy()
     limit = np.quantile(norm, 0.9)
     memory = replace(subject, loaded_as=None)
-    limited = replace(affine_fit, facts=affine_fit.facts.assign(limit=limit))
+    limited = replace(fits, facts=fits.facts.assign(limit=limit))
     found = rank_gains(memory, limited, test, ordinary=True)
     v = v[norm <= limit]
     assert found["total"][2].sum() == pytest.approx(((v - v.mean(0)) ** 2).sum(), rel=1e-6)
@@ -335,10 +333,10 @@ def test_output_directions_of_a_planted_rank(generator):
     torch.testing.assert_close(v @ v.T, out @ out.T, atol=1e-8, rtol=0)
 
 
-def test_no_layer_of_few_outputs_recovers_more_than_its_directions(subject, affine_fit, test):
-    table = along_directions(subject, test, {2: affine_fit.maps[2]}, 5)
+def test_no_layer_of_few_outputs_recovers_more_than_its_directions(subject, fits, test):
+    table = along_directions(subject, test, {2: fits.maps[2]}, 5)
     x, y = capture(subject, test, [2])[2]
-    left = (y - affine_fit.maps[2](x)).flatten(0, 1).double().numpy()
+    left = (y - fits.maps[2](x)).flatten(0, 1).double().numpy()
     oracle = sklearn.decomposition.TruncatedSVD(5, algorithm="arpack").fit(left)
     held = (oracle.inverse_transform(oracle.transform(left)) ** 2).sum() / (left**2).sum()
     assert table.share.item() == pytest.approx(held, rel=1e-6)
@@ -368,22 +366,22 @@ def test_a_map_through_all_directions_is_the_map_and_through_few_their_regressio
     assert min(best) == best[0]
 
 
-def test_reduced_maps_are_the_rank_regressions_of_the_gains(subject, affine_fit, test):
+def test_reduced_maps_are_the_rank_regressions_of_the_gains(subject, fits, test):
     """The errors of a map cut to rank 3 are those that the gains of its directions leave."""
-    found = rank_gains(subject, affine_fit, test)
-    cut = reduced(subject, affine_fit, {2: 3, 4: 128})
+    found = rank_gains(subject, fits, test)
+    cut = reduced(subject, fits, {2: 3, 4: 128})
     x, y = capture(subject, test, [2])[2]
     r2 = rank_r2(found, 2, np.ones((1, len(test))))[0, 2]
     total = (y - y.mean((0, 1))).double().square().sum()
     assert float(1 - (y - cut[2](x)).double().square().sum() / total) == pytest.approx(r2, abs=1e-4)
-    whole = affine_fit.maps[4](x)  # of all ranks it is the map itself
+    whole = fits.maps[4](x)  # of all ranks it is the map itself
     torch.testing.assert_close(cut[4](x), whole, rtol=1e-3, atol=1e-3)
     assert "rank 3, block 2" in cut[2].provenance and cut[2].provenance != cut[4].provenance
 
 
-def test_kinds_tell_what_the_gains_tell(subject, affine_fit, test):
-    table = kinds(subject, test, affine_fit)
-    found, ones = rank_gains(subject, affine_fit, test), np.ones((1, len(test)))
+def test_kinds_tell_what_the_gains_tell(subject, fits, test):
+    table = kinds(subject, test, fits)
+    found, ones = rank_gains(subject, fits, test), np.ones((1, len(test)))
     row = table[(table.block == 2) & (table.positions == "all")].iloc[0]
     r2 = rank_r2(found, 2, ones)[0]
     assert row.r2 == pytest.approx(r2[-1]) and row.r2_rank_1 == pytest.approx(r2[0])
@@ -391,12 +389,12 @@ def test_kinds_tell_what_the_gains_tell(subject, affine_fit, test):
     assert row.median_feature == pytest.approx(median_feature_r2(found, 2, ones)[0])
     assert row.rank_low < row["rank"] < row.rank_high
     ordinary = table.block[table.positions == "ordinary"]
-    assert [*ordinary] == affine_fit.massive_blocks
+    assert [*ordinary] == fits.massive_blocks
 
 
-def test_descent_climbs_towards_the_closed_form(subject, fit, test, affine_fit, r2):
+def test_descent_climbs_towards_the_closed_form(subject, fit, test, fits, r2):
     rows = Rows(subject, fit, test, [2])
-    total = regression.errors(subject, test, affine_fit).groupby("block").spread.sum()[2]
+    total = regression.errors(subject, test, fits).groupby("block").spread.sum()[2]
     few, many = (descend(rows, 2, "adamw", 1e-2, steps, 42) for steps in (20, 800))
     r2_few, r2_many = (1 - run.error[-1].sum() / total for run in (few, many))
     assert r2_few < r2_many < r2.r2[2] + 0.05
@@ -470,7 +468,7 @@ def test_cuda_gives_the_numbers_of_the_cpu(fit, test):
     for device in ("cpu", "cuda"):
         there = load_subject("tiny-gpt2", device=device)
         there = replace(there, loaded_as=None)  # nothing is kept: both are computed
-        maps = fit_maps(there, fit)
+        maps = regression.fit(there, fit)
         of_maps = regression.r2(there, test, regression.fit(there, fit))
         found[device] = of_maps, token_sweep(there, test, maps.repaired)
     cpu, cuda = found["cpu"], found["cuda"]

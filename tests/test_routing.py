@@ -37,7 +37,7 @@ from lib.gating.routing import (
 )
 from lib.gating.sparse import cats, teal
 from lib.hooks import capture, swap
-from lib.keys import InPlaces
+from lib.keys import describe
 from lib.linear import regression
 from lib.linear.affine import AffineMap
 from lib.models.trial import as_subject
@@ -102,8 +102,8 @@ def test_learned_errors_are_the_errors_and_their_routers_know_them(subject, fit,
         subject.model(fit.tokens[:1])
         handle.remove()
         x, y = seen[b]
-        error = (y - fits.plain[b](x)).square().sum(-1)[0]
-        if fits.repaired[b] is fits.plain[b]:
+        error = (y - fits.maps[b](x)).square().sum(-1)[0]
+        if fits.repaired[b] is fits.maps[b]:
             np.testing.assert_allclose(errors.error[b, 0], error, rtol=1e-3)
         router = errors.routers[b]
         np.testing.assert_allclose(errors.predicted[b, 0], -router.score(x)[0], atol=1e-3)
@@ -144,7 +144,7 @@ def test_a_refit_of_what_is_linear_already_finds_it(subject, fit, rows):
 def test_refits_walk_on_the_routed_model(subject, fit, fits):
     """The refitted map of a later block is fitted on inputs that the earlier map has changed."""
     every = TopShare(FixedScores(np.ones(tuple(fit.tokens.shape))), 1.0)
-    modules = {b: Routed(subject.blocks[b].ffn, fits.plain[b], every) for b in (1, 3)}
+    modules = {b: Routed(subject.blocks[b].ffn, fits.maps[b], every) for b in (1, 3)}
     found = {b: handle.module for b, handle in refit(subject, fit[:32], modules).items()}
     seen = {}
     before = subject.blocks[1].ffn.register_forward_hook(lambda _, a, y: found[1].surrogate(a[0]))
@@ -153,7 +153,7 @@ def test_refits_walk_on_the_routed_model(subject, fit, fits):
     before.remove()
     after.remove()
     x, y = seen["x"].flatten(0, 1), seen["y"].flatten(0, 1)
-    by_hand = shrunk_fit(x, y, fits.plain[3])
+    by_hand = shrunk_fit(x, y, fits.maps[3])
     np.testing.assert_allclose(by_hand(x), found[3].surrogate(x), atol=2e-3)
 
 
@@ -260,16 +260,16 @@ def test_what_is_routed_has_words_before_it_is_made(subject, fit, test):
         "refitted": refit(subject, fit[:16], cheapest(subject, text, maps, 0.4)),
         "teal": teal(subject, text.train, 0.4),
     }
-    words = {name: InPlaces(modules).provenance for name, modules in models.items()}
+    words = {name: describe(modules) for name, modules in models.items()}
     assert all(words.values()) and len({*words.values()}) == len(words)
     assert max(map(len, words.values())) < 3_000  # blocks alike are said together
     assert not any("made" in m._modules for m in maps.values())
     sweep(subject, test, {"cheapest": models["cheapest"], "gate": models["gate"]})
     assert any("made" in m._modules for m in maps.values())
-    assert {n: InPlaces(m).provenance for n, m in models.items()} == words  # and after they are
+    assert {n: describe(m) for n, m in models.items()} == words  # and after they are
     with torch.no_grad():
         maps[1].module.weight += 1.0
-    assert InPlaces(models["gate"]).provenance is None
+    assert describe(models["gate"]) is None
 
 
 def test_what_is_first_used_in_a_sweep_is_made_on_the_model_as_it_is(subject, fit, test):
@@ -283,7 +283,7 @@ def test_what_is_first_used_in_a_sweep_is_made_on_the_model_as_it_is(subject, fi
         models.append(routed(subject, maps, learned_errors(subject, text.train, maps), 0.4))
     for module in models[0].values():
         assert module.router.scorer.module is not None  # made beforehand
-    one, other = (document_losses.__wrapped__(subject, test, InPlaces(m)) for m in models)
+    one, other = (document_losses.__wrapped__(subject, test, m) for m in models)
     np.testing.assert_allclose(one["sum"], other["sum"], rtol=1e-9)
 
 
@@ -303,10 +303,10 @@ def test_savings_are_counted_by_hand(subject, test, fits):
     torch.manual_seed(0)
     gate = Gate([torch.randn(1, d)], [torch.zeros(1)])
     models = {
-        "gate": {2: Routed(block.ffn, fits.plain[2], gate)},
-        "map": {2: fits.plain[2]},
+        "gate": {2: Routed(block.ffn, fits.maps[2], gate)},
+        "map": {2: fits.maps[2]},
         "teal": teal(subject, test, 0.3),
-        "both": {2: Routed(teal(subject, test, 0.3)[2], fits.plain[2], gate)},
+        "both": {2: Routed(teal(subject, test, 0.3)[2], fits.maps[2], gate)},
     }
     found = sweep(subject, window, models).shares * len(subject)  # one block of all
     x = []

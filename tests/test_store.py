@@ -17,7 +17,7 @@ from lib.errors import InputError
 from lib.hooks import Rows
 from lib.linear.affine import Handle
 from lib.linear.probes import train_probe
-from lib.linear.regression import errors, fit, fit_facts, fit_maps, r2
+from lib.linear.regression import errors, fit, r2
 from lib.stats import ratio, sums
 from lib.store import Key, atomic_write, cache_folder, cached, entry, kept, read
 from lib.swap.expected import predicted_cost
@@ -471,7 +471,7 @@ def test_a_kept_page_fits_nothing_and_has_the_same_numbers(
     def never(*_):
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr("lib.linear.regression.fit_maps", never)
+    monkeypatch.setattr("lib.linear.regression.collect", never)
     monkeypatch.setattr("lib.swap.sweep.token_sweep", never)
     again = page()
     for one, other in zip(measured[:4], again[:4]):
@@ -482,8 +482,8 @@ def test_a_kept_page_fits_nothing_and_has_the_same_numbers(
 
 
 def test_losses_by_document_are_those_of_each_token(subject, fits, test, own_cache):
-    losses = sweep(subject, test, {(2, "plain"): fits.plain[2]})
-    exact = token_sweep(subject, test, {(2, "plain"): fits.plain[2]})
+    losses = sweep(subject, test, {(2, "plain"): fits.maps[2]})
+    exact = token_sweep(subject, test, {(2, "plain"): fits.maps[2]})
     assert losses.perplexity == pytest.approx(np.exp(exact.base.mean()), rel=1e-8)
     added, n = exact.swapped[2, "plain"] - exact.base, np.ones_like(exact.base)
     added = ratio(sums(added, exact.document), sums(n, exact.document))
@@ -534,18 +534,12 @@ def test_a_changed_row_is_found_when_it_is_measured_again(
 def test_inputs_that_only_some_entries_name_are_blank_in_the_others(
     subject, fits, test, own_cache, written
 ):
-    sweep(subject, test, {(2, "plain"): fits.plain[2]})
+    sweep(subject, test, {(2, "plain"): fits.maps[2]})
     rows = pd.DataFrame(rows_of(LOSSES))
     assert {*rows.block} == {"", "2"} and rows.key.nunique() == 2
-    key = document_losses.key(subject, test, 2, fits.plain[2])
+    key = document_losses.key(subject, test, 2, fits.maps[2])
     table = entry(LOSSES, key.digest)
     assert [*table.columns] == ["document", "sum", "predictions"]
-
-
-def test_facts_of_a_fit_are_those_of_the_maps(subject, fit_text, own_cache):
-    facts, fits = fit_facts(subject, fit_text), fit_maps(subject, fit_text)
-    assert facts.block[facts.is_massive].tolist() == [*fits.massive_kept]
-    assert facts.massive.to_numpy() == pytest.approx(fits.massive)
 
 
 def test_a_model_without_massive_activations_gives_no_rows_and_no_nan(own_cache):

@@ -7,7 +7,7 @@ position is keyed by its input token and the last one of a window has none; nor 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from lib import keys
 from lib.errors import InputError, unknown
 from lib.hooks import capture, for_windows
 from lib.keys import seal, words_of
-from lib.linear.affine import AffineMap, Handle
+from lib.linear.affine import AffineMap, Handle, for_maps, handles
 from lib.models.blocks import Subject
 from lib.stats import interval, sums
 from lib.store import cached, kept
@@ -109,13 +109,15 @@ def loss_increases(
         swept = token_sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
         increase = {b: swept.swapped[b, "plain"] - swept.base for b in maps}
     else:
-        table = _at_positions(subject, windows, keys.InPlaces(maps)).set_index("block")
+        table = _at_positions(subject, windows, maps).set_index("block")
         increase = {b: table.loc[[b]].drop(columns="document").to_numpy() for b in maps}
     return LossIncreases(subject, windows, increase)
 
 
 @kept("loss increases at positions", 1, maps="in the FFNs' places")
-def _at_positions(subject: Subject, windows: Windows, maps: keys.InPlaces) -> pd.DataFrame:
+def _at_positions(
+    subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
+) -> pd.DataFrame:
     """δ of each block: a row a window, with its document, and a column a position."""
     increases = loss_increases(subject, windows, maps).loss_increase
     columns = [str(t) for t in range(windows.tokens.shape[1] - subject.n_start - 1)]
@@ -316,21 +318,14 @@ def best_of_four(
 ) -> dict[int, Handle]:
     """{block: gate}: the best of KINDS for each map (§3.4), trained on `text.train` and chosen on
     `text.choose`, when it is first used."""
-    gates = keys.later(
-        lambda: _best_of_four(subject, text, maps), model=subject, texts=text, maps=maps
-    )
 
-    def of_block(b: int) -> Gate:
-        _, gate = gates(lambda of: of[b])
-        return gate
+    def compute() -> dict[int, Gate]:
+        return {b: gate for b, (_, gate) in _best_of_four(subject, text, maps).items()}
 
     how = f"gate for {{}}; the best of four, {fit_gates.version}, of {subject.provenance} on "
     how += f"{text.train.provenance}, chosen on {text.choose.provenance}"
-    found = {}
-    for b, affine in maps.items():
-        words = subject.provenance and words_of(affine)
-        found[b] = Handle(words and how.replace("{}", words), partial(of_block, b))
-    return found
+    words = for_maps(subject.provenance and how, maps)
+    return handles(words, compute, model=subject, texts=text, maps=maps)
 
 
 def _best_of_four(
@@ -343,14 +338,9 @@ def _best_of_four(
     return {b: (kind, gates[b][kind]) for b, kind in kinds.items()}
 
 
-def kinds_of(subject: Subject, text: GateText, maps: Mapping[int, AffineMap]) -> pd.DataFrame:
-    """Which of four gates is the best for each map: block, kind, parameters; kept."""
-    return _kinds_of(subject, text, keys.InPlaces(maps))
-
-
 @kept("kinds of gates", 1, text="texts")
-def _kinds_of(subject: Subject, text: GateText, maps: keys.InPlaces) -> pd.DataFrame:
-    """`kinds_of` itself."""
+def kinds_of(subject: Subject, text: GateText, maps: Mapping[int, AffineMap]) -> pd.DataFrame:
+    """Which of four gates is the best for each map: block, kind, parameters."""
     rows = []
     for b, (kind, gate) in _best_of_four(subject, text, maps).items():
         n = sum(tensor.numel() for tensor in (*gate.weights, *gate.biases))
@@ -358,6 +348,7 @@ def _kinds_of(subject: Subject, text: GateText, maps: keys.InPlaces) -> pd.DataF
     return pd.DataFrame(rows)
 
 
+@kept("gates on a text", 1, text="texts", windows="test text")
 def on_text(
     subject: Subject, text: GateText, windows: Windows, maps: Mapping[int, AffineMap]
 ) -> pd.DataFrame:
@@ -365,15 +356,7 @@ def on_text(
     document: positions, how many it sends to the map (sent), the loss increase of all positions and
     of those that it sends (nats, summed). With each kind of a block its held-out auc for the
     paper's labels, whose threshold is that of the training text, with an interval over documents
-    (low, high), and its parameters. The kind "loss" is `fit_loss_gate`; kept."""
-    return _on_text(subject, text, windows, keys.InPlaces(maps))
-
-
-@kept("gates on a text", 1, text="texts", windows="test text")
-def _on_text(
-    subject: Subject, text: GateText, windows: Windows, maps: keys.InPlaces
-) -> pd.DataFrame:
-    """`on_text` itself."""
+    (low, high), and its parameters. The kind "loss" is `fit_loss_gate`."""
     gates = fit_gates(subject, text.train, maps)
     of_loss = fit_gates(subject, text.train, maps, ("loss",))
     trained, here = (loss_increases(subject, w, maps) for w in (text.train, windows))
@@ -399,17 +382,12 @@ def _on_text(
     return pd.concat(tables, ignore_index=True)
 
 
+@kept("loss increases", 1, maps="in the FFNs' places")
 def distribution(subject: Subject, windows: Windows, maps: Mapping[int, nn.Module]) -> pd.DataFrame:
     """How the loss increase is spread over positions, by block and document: positions, within
     (how many lie within ±0.05 nats), gain (below 0), increase (their sum, nats); with each block
     its quantiles over all positions, "5%" to "95%", and `top`, the sum over the 5% of positions
-    where it is largest. Kept."""
-    return _distribution(subject, windows, keys.InPlaces(maps))
-
-
-@kept("loss increases", 1, maps="in the FFNs' places")
-def _distribution(subject: Subject, windows: Windows, maps: keys.InPlaces) -> pd.DataFrame:
-    """`distribution` itself."""
+    where it is largest."""
     tables = []
     swept = token_sweep(subject, windows, {(b, "swap"): m for b, m in maps.items()})
     for b in maps:

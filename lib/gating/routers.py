@@ -6,7 +6,6 @@ A score is any module with a method `score`, x [.., position, d] -> [.., positio
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from lib import hooks, keys
 from lib.errors import unknown
 from lib.gating.gates import Gate, loss_increases
 from lib.gating.tokens import smoothed_token_mean
-from lib.linear.affine import AffineMap, Handle, made
+from lib.linear.affine import AffineMap, Handle, for_maps, handles, made
 from lib.models.blocks import Subject
 from lib.store import cached, sealed
 from lib.text.windows import Windows
@@ -168,15 +167,12 @@ def learned_errors(
 ) -> dict[int, Handle]:
     """{block: scores from x}: minus the log squared error of the block's map, by ridge regression
     on these windows (see `learn_errors`); fitted when first used."""
-    said = said_of(f"{_learn_errors.version} of {{}}", subject, windows)
-    routers = keys.later(
-        lambda: learn_errors(subject, windows, maps).routers, model=subject, text=windows, maps=maps
-    )
 
-    def of_map(k: int) -> Gate:
-        return routers(lambda of: of[k])
+    def compute() -> dict[int, Gate]:
+        return dict(zip(maps, learn_errors(subject, windows, maps).routers))
 
-    return {b: Handle(for_map(said, maps[b]), partial(of_map, k)) for k, b in enumerate(maps)}
+    words = for_maps(said_of(f"{_learn_errors.version} of {{}}", subject, windows), maps)
+    return handles(words, compute, model=subject, text=windows, maps=maps)
 
 
 def learned_increases(
@@ -194,13 +190,8 @@ def learned_increases(
             gates[b] = _gate_below(*_fit_ridge(x[ordinary], increase[ordinary]))
         return gates
 
-    said = said_of("a ridge regression of the loss increase by {}", subject, windows)
-    routers = keys.later(compute, model=subject, text=windows, maps=maps)
-
-    def of_block(b: int) -> Gate:
-        return routers(lambda of: of[b])
-
-    return {b: Handle(for_map(said, maps[b]), partial(of_block, b)) for b in maps}
+    how = said_of("a ridge regression of the loss increase by {}", subject, windows)
+    return handles(for_maps(how, maps), compute, model=subject, text=windows, maps=maps)
 
 
 def by_token(
@@ -238,27 +229,15 @@ def by_token(
     said = said_of(f"the input token's mean {mean_of} of {{}}", subject, windows)
     said = said and f"{said}, for {test.provenance}"
 
+    def compute() -> dict[int, FixedScores]:
+        return {b: FixedScores(-mean[test.tokens.numpy()]) for b, mean in tables().items()}
+
     # The scores themselves are looked up later too, so the text that they are for is an input.
-    scores = keys.later(
-        lambda: {b: FixedScores(-mean[test.tokens.numpy()]) for b, mean in tables().items()},
-        model=subject,
-        text=windows,
-        maps=maps,
-        **{"test text": test},
-    )
-
-    def of_block(b: int) -> FixedScores:
-        return scores(lambda of: of[b])
-
-    return {b: Handle(for_map(said, maps[b]), partial(of_block, b)) for b in maps}
+    inputs = dict(model=subject, text=windows, maps=maps) | {"test text": test}
+    return handles(for_maps(said, maps), compute, **inputs)
 
 
 def said_of(how: str, subject: Subject, windows: Windows) -> str | None:
     """How scores are made, in words, with a place for the map that they are about."""
     made_of = subject.provenance
     return made_of and f"{how}, of {made_of} on {windows.provenance}"
-
-
-def for_map(said: str | None, affine: AffineMap) -> str | None:
-    words = keys.words_of(affine)
-    return said and words and said.replace("{}", words)

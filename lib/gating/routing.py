@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from lib import hooks, keys
 from lib.gating.gates import GateText, Routed, check_share
-from lib.gating.routers import Errors, for_map, learn_errors, learned_errors, said_of
+from lib.gating.routers import Errors, learn_errors, learned_errors, said_of
 from lib.gating.sparse import SparseFFN
 from lib.hooks import advance, block_pass, capture_residual, for_windows, get_block, slices
-from lib.linear.affine import AffineMap, Handle, made
+from lib.linear.affine import AffineMap, Handle, for_maps, made
 from lib.linear.moments import Moments
 from lib.models.blocks import Subject
 from lib.stats import sums
@@ -124,7 +124,7 @@ def cheapest(
         router = routed_ffns(lambda of: of[b].router)
         return Routed(subject.blocks[b].original, maps[b], router)
 
-    return {b: Handle(for_map(said, maps[b]), partial(of_block, b)) for b in maps}
+    return {b: Handle(words, partial(of_block, b)) for b, words in for_maps(said, maps).items()}
 
 
 def sweep(
@@ -144,14 +144,16 @@ def sweep(
     with subject.unchanging():
         unchanged = single.document_losses(subject, windows)
         for name, modules in models.items():
-            tables[name] = document_losses(subject, windows, keys.InPlaces(modules))
+            tables[name] = document_losses(subject, windows, modules)
     shares = {name: table[["affine", "saved"]].mean() for name, table in tables.items()}
     return replace(of_tables(unchanged, tables), shares=pd.DataFrame(shares).T)
 
 
 @kept("losses of routed models", 1, modules="in the FFNs' places")
 @torch.no_grad()
-def document_losses(subject: Subject, windows: Windows, modules: keys.InPlaces) -> pd.DataFrame:
+def document_losses(
+    subject: Subject, windows: Windows, modules: Mapping[int, nn.Module]
+) -> pd.DataFrame:
     """Losses with `modules` in several FFNs' places: document, sum (nats), predictions, affine and
     saved (shares, see `sweep`)."""
     # All is made before anything is swapped: maps and scores are fitted on the model as it is.
@@ -218,13 +220,10 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
 
     One walk down the blocks with the residual streams of all windows in memory.
     """
-    together = keys.InPlaces(modules).provenance
+    together = keys.in_one(modules)
     said = together and f"refitted in order of depth on {windows.provenance}: {together}"
     maps = keys.later(
-        lambda: _refit(subject, windows, keys.InPlaces(modules)),
-        model=subject,
-        text=windows,
-        routed=keys.InPlaces(modules),
+        lambda: _refit(subject, windows, modules), model=subject, text=windows, routed=modules
     )
 
     def with_new_map(b: int) -> Routed:

@@ -148,6 +148,12 @@ def handles(
     return {b: Handle(said, partial(maps, lambda of, b=b: of[b])) for b, said in words.items()}
 
 
+def for_maps(words: str | None, maps: Mapping[int, nn.Module]) -> dict[int, str | None]:
+    """{block: words}, with what is said of the block's map in the place of their {}."""
+    of_map = {b: words_of(affine) for b, affine in maps.items()}
+    return {b: words and said and words.replace("{}", said) for b, said in of_map.items()}
+
+
 def made(module: nn.Module) -> nn.Module:
     """What a handle stands for, made now if it was not before; another module as it is."""
     return module.module if isinstance(module, Handle) else module

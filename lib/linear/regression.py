@@ -6,7 +6,7 @@ nothing else; a repaired map is fitted on all other positions and keeps the FFN 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 
 import numpy as np
@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from lib.errors import InputError
 from lib.hooks import forward
-from lib.keys import later, seal
 from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant, handles, made
 from lib.linear.moments import BlockSample, Moments, collect
 from lib.models.blocks import Subject
@@ -29,100 +28,18 @@ MASSIVE = 20.0
 
 
 @dataclass(frozen=True, eq=False)
-class Fits:
-    """The closed-form maps of every FFN of a subject, fitted on one sample of text."""
-
-    plain: dict[int, AffineMap]
-    """{block: map}: the paper's map, least squares over all positions of the sample"""
-    massive_kept: dict[int, MassiveKeptMap]
-    """{block: map} of those blocks that have massive activations in the fit text"""
-    limit: np.ndarray
-    """[blocks]: the output norm beyond which a position is massive"""
-    massive: np.ndarray
-    """[blocks]: share of the fit positions that are massive"""
-    variance_ratio: np.ndarray
-    """[blocks]: largest over median variance of the output features"""
-    condition: np.ndarray
-    """[blocks, 2]: largest over smallest eigenvalue of the input covariance; then without the
-    smallest"""
-    provenance: str | None = None
-    """which fit it is, for keys"""
-
-    @property
-    def repaired(self) -> dict[int, AffineMap]:
-        """{block: map}: the repaired map where the block has massive activations, else the plain
-        one."""
-        return {**self.plain, **self.massive_kept}
-
-
-def fit_maps(subject: Subject, windows: Windows) -> Fits:
-    """Each FFN's affine map in closed form, from one pass over `windows`. Raises InputError below 8
-    windows."""
-    with subject.unchanging():
-        key, fits = _fit_maps.key(subject, windows), _fit_maps(subject, windows)
-    if key is None:
-        return fits
-    words = f"{key.name} {key.digest}"
-    n_positions = len(windows) * (windows.tokens.shape[1] - subject.n_start)
-    for b, affine in fits.plain.items():
-        seal(affine, f"{words} on {n_positions} positions, block {b}")
-    for b, affine in fits.massive_kept.items():
-        seal(affine, f"{words}, FFN kept at massive activations, block {b}")
-    return replace(fits, provenance=words)
-
-
-@cached("affine maps", 1)
-def _fit_maps(subject: Subject, windows: Windows) -> Fits:
-    """`fit_maps` itself."""
-    if len(windows) < 8:
-        raise InputError(
-            f"{windows.name}: {len(windows)} windows are too few to fit maps: give at least 8."
-        )
-    plain: dict[int, AffineMap] = {}
-    massive_kept: dict[int, MassiveKeptMap] = {}
-    n_blocks = len(subject)
-    limit = np.empty(n_blocks, np.float32)
-    massive_share = np.empty(n_blocks)
-    variance_ratio = np.empty(n_blocks)
-    condition = np.empty((n_blocks, 2))
-    samples = collect(subject, windows)
-    for b, whole in enumerate(tqdm(samples, desc="fits", delay=2, leave=False)):
-        plain[b] = single(whole.moments.fit())
-        # Massive activations, and a map of all other positions where there are any.
-        limit[b] = MASSIVE * np.median(whole.norm)
-        is_massive = whole.norm.flatten()[whole.heavy] > limit[b]  # [h], of the kept rows
-        if is_massive.any() and is_massive.sum() < whole.moments.n / 10:
-            massive_kept[b] = repair(bulk_moments(whole, limit[b]), whole.x[is_massive])
-        massive_share[b] = is_massive.sum() / whole.moments.n
-        # How uneven the output features and the input directions are.
-        variance = whole.moments.syy
-        variance_ratio[b] = float(variance.max() / variance.median())
-        eigenvalues, _ = whole.moments.eigen  # ascending
-        if len(eigenvalues) < 2:
-            raise InputError(
-                f"block {b} of {subject.name}: the FFN's inputs vary in {len(eigenvalues)} "
-                f"direction(s) of {subject.d_model}, too few for a map: choose a wider model."
-            )
-        condition[b, 0] = float(eigenvalues[-1] / eigenvalues[0])
-        condition[b, 1] = float(eigenvalues[-1] / eigenvalues[1])
-    return Fits(plain, massive_kept, limit, massive_share, variance_ratio, condition)
-
-
-@dataclass(frozen=True, eq=False)
 class AffineFit:
     """What can take each FFN's place, fitted on one sample of text when it is first used."""
 
     maps: dict[int, Handle]
-    """{block: affine map}: least squares over all positions"""
+    """{block: affine map}: the paper's, least squares over all positions"""
     massive_kept: dict[int, Handle]
     """{block: affine map} of blocks with massive activations, fitted without these, which stay with
     the FFN"""
     mean_output: dict[int, Handle]
     """{block: the FFN's mean output}"""
     facts: pd.DataFrame
-    """block; massive: share of its positions that are; limit: the output norm beyond which; largest
-    over median variance of the output features; condition of the input covariance, and without its
-    smallest eigenvalue"""
+    """see `fit_facts`"""
     windows: Windows
     provenance: str | None
     """which fit it is, for keys"""
@@ -132,6 +49,11 @@ class AffineFit:
         """Blocks with massive activations in the fit text."""
         return [*self.massive_kept]
 
+    @property
+    def repaired(self) -> dict[int, Handle]:
+        """{block: map}: the one that leaves massive activations to the FFN where there are any."""
+        return {**self.maps, **self.massive_kept}
+
 
 def fit(subject: Subject, windows: Windows) -> AffineFit:
     """Affine maps of every FFN, those that leave massive activations to the FFN, and mean outputs.
@@ -140,52 +62,77 @@ def fit(subject: Subject, windows: Windows) -> AffineFit:
     Raises InputError below 8 windows.
     """
     facts = fit_facts(subject, windows)
-    key = _fit_maps.key(subject, windows)
-    said = key and f"{_fit_maps.version}, of {subject.provenance} on {windows.provenance}"
+    key = fit_maps.key(subject, windows)
+    said = key and f"{fit_maps.version}, of {subject.provenance} on {windows.provenance}"
 
-    def maps() -> Fits:
+    def compute(kind: str) -> dict[int, AffineMap]:
         if windows.n_tokens > 20_000 and (key is None or load(key) is None):
             print(f"fitting the maps of {len(subject)} FFNs on {windows.n_tokens:,} tokens")
-        return fit_maps(subject, windows)
+        return fit_maps(subject, windows)[kind]
 
-    asked = dict(model=subject, text=windows)
-    fits = later(maps, **asked)
-    means = later(lambda: mean_ablation(subject, windows), **asked)
-
-    def handles(what: str, blocks: Sequence[int], module_of: Callable) -> dict[int, Handle]:
-        of_block = {b: said and f"{what} of block {b}; {said}" for b in blocks}
-        return {b: Handle(of_block[b], partial(module_of, b)) for b in blocks}
+    def of(what: str, compute: Callable, blocks: Sequence[int]) -> dict[int, Handle]:
+        words = {b: said and f"{what} of block {b}; {said}" for b in blocks}
+        return handles(words, compute, model=subject, text=windows)
 
     every, massive = [*facts.block], [*facts.block[facts.is_massive]]
+    without = "affine map, FFN kept at massive activations"
     return AffineFit(
-        handles("affine map", every, lambda b: fits(lambda of: of.plain[b])),
-        handles(
-            "affine map, FFN kept at massive activations",
-            massive,
-            lambda b: fits(lambda of: of.massive_kept[b]),
-        ),
-        handles("mean output", every, lambda b: means(lambda of: of[b])),
+        of("affine map", partial(compute, "all positions"), every),
+        of(without, partial(compute, "massive kept"), massive),
+        of("mean output", partial(mean_ablation, subject, windows), every),
         facts,
         windows,
         said,
     )
 
 
+@cached("affine maps", 1)
+def fit_maps(subject: Subject, windows: Windows) -> dict:
+    """Each FFN's affine map in closed form, from one pass over `windows`: "all positions" and
+    "massive kept" {block: map}, and "facts" (see `fit_facts`)."""
+    if len(windows) < 8:
+        raise InputError(
+            f"{windows.name}: {len(windows)} windows are too few to fit maps: give at least 8."
+        )
+    plain: dict[int, AffineMap] = {}
+    massive_kept: dict[int, MassiveKeptMap] = {}
+    facts = []
+    samples = collect(subject, windows)
+    for b, whole in enumerate(tqdm(samples, desc="fits", delay=2, leave=False)):
+        plain[b] = single(whole.moments.fit())
+        # Massive activations, and a map of all other positions where there are any.
+        limit = MASSIVE * np.median(whole.norm)
+        is_massive = whole.norm.flatten()[whole.heavy] > limit  # [h], of the kept rows
+        if is_massive.any() and is_massive.sum() < whole.moments.n / 10:
+            massive_kept[b] = repair(bulk_moments(whole, limit), whole.x[is_massive])
+        # How uneven the output features and the input directions are.
+        variance = whole.moments.syy
+        eigenvalues, _ = whole.moments.eigen  # ascending
+        if len(eigenvalues) < 2:
+            raise InputError(
+                f"block {b} of {subject.name}: the FFN's inputs vary in {len(eigenvalues)} "
+                f"direction(s) of {subject.d_model}, too few for a map: choose a wider model."
+            )
+        row = {
+            "block": b,
+            "massive": float(is_massive.sum() / whole.moments.n),
+            "is_massive": b in massive_kept,
+            "limit": float(np.float32(limit)),
+            "variance_ratio": float(variance.max() / variance.median()),
+            "condition": float(eigenvalues[-1] / eigenvalues[0]),
+            "condition_without_smallest": float(eigenvalues[-1] / eigenvalues[1]),
+        }
+        facts.append(row)
+    return {"all positions": plain, "massive kept": massive_kept, "facts": pd.DataFrame(facts)}
+
+
 @kept("facts of fits", 1)
 def fit_facts(subject: Subject, windows: Windows) -> pd.DataFrame:
-    """What is known of a fit of every FFN: see AffineFit.facts."""
-    fits = fit_maps(subject, windows)
-    return pd.DataFrame(
-        {
-            "block": range(len(subject)),
-            "massive": fits.massive,
-            "is_massive": [b in fits.massive_kept for b in range(len(subject))],
-            "limit": fits.limit.astype(float),
-            "variance_ratio": fits.variance_ratio,
-            "condition": fits.condition[:, 0],
-            "condition_without_smallest": fits.condition[:, 1],
-        }
-    )
+    """What is known of a fit of every FFN, a row a block: massive, the share of its positions that
+    are; is_massive, whether they stay with an FFN; limit, the output norm beyond which they are;
+    variance_ratio, largest over median variance of the output features; condition of the input
+    covariance, and without its smallest eigenvalue."""
+    return fit_maps(subject, windows)["facts"]
 
 
 @kept("errors of affine maps", 1, windows="test text", fit="maps")
@@ -196,7 +143,8 @@ def errors(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
     all positions and features (Whipp's figures); error_off_massive and spread_off_massive: of the
     maps that leave massive activations to the FFN, off these; positions: how many there are.
     """
-    fits, shape = fit_maps(subject, fit.windows), (len(subject), len(windows))
+    shape, limit = (len(subject), len(windows)), fit.facts.limit.to_numpy()
+    plain, repaired = ({b: made(m) for b, m in maps.items()} for maps in (fit.maps, fit.repaired))
     error, error_off_massive = np.empty(shape), np.empty(shape)
     everywhere, off_massive = (_FeatureSums(*shape, subject.d_model) for _ in range(2))
     n_done = [0] * len(subject)  # windows of each block so far
@@ -205,10 +153,9 @@ def errors(subject: Subject, windows: Windows, fit: AffineFit) -> pd.DataFrame:
         x, y = x.float(), y.float()
         batch = slice(n_done[b], n_done[b] + len(x))
         n_done[b] += len(x)
-        ordinary = y.norm(dim=-1) <= float(fits.limit[b])  # [batch, position]
+        ordinary = y.norm(dim=-1) <= float(limit[b])  # [batch, position]
         by_plain, by_kept = (
-            (y - maps[b].to(x.device)(x)).double().square().sum(-1)
-            for maps in (fits.plain, fits.repaired)
+            (y - maps[b].to(x.device)(x)).double().square().sum(-1) for maps in (plain, repaired)
         )
         error[b, batch] = by_plain.sum(1).cpu().numpy()
         error_off_massive[b, batch] = (by_kept * ordinary).sum(1).cpu().numpy()

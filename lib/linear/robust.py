@@ -13,15 +13,9 @@ import torch
 from torch import nn
 
 from lib.hooks import forward
-from lib.linear.affine import AffineMap, Handle, handles
+from lib.linear.affine import AffineMap, Handle, handles, made
 from lib.linear.moments import Moments, collect
-from lib.linear.regression import (
-    MASSIVE,
-    AffineFit,
-    bulk_moments,
-    fit_maps,
-    single,
-)
+from lib.linear.regression import MASSIVE, AffineFit, bulk_moments, single
 from lib.models.blocks import Subject
 from lib.store import cached, kept
 from lib.text.windows import Windows
@@ -62,8 +56,8 @@ def massive_stay(subject: Subject, fit: AffineFit) -> dict[int, Handle]:
     have them."""
 
     def compute() -> dict[int, AffineMap]:
-        fits = fit_maps(subject, fit.windows)
-        return {b: fits.massive_kept[b].with_affine(fits.plain[b]) for b in fit.massive_blocks}
+        kept = {b: made(fit.massive_kept[b]) for b in fit.massive_blocks}
+        return {b: module.with_affine(made(fit.maps[b])) for b, module in kept.items()}
 
     how = "on all positions, FFN kept at massive ones"
     return _handles(compute, subject, fit, fit.massive_blocks, how)
