@@ -13,9 +13,8 @@ from lib.linear.affine import svd_ridge
 from lib.models.trial import as_subject
 from lib.text.windows import Windows
 from lib.training.decoder import Shape
-from lib.training.decoder_study import DecoderStudy
+from lib.training.decoder_study import DecoderStudy, losses_by_token
 from lib.training.linearity import linearity, made_affine, routed, update_cosines
-from lib.training.runs import losses_by_token
 
 WIDTHS = [24, 0, 16, 16]
 

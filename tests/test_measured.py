@@ -38,7 +38,6 @@ DECODER = [
     *RECIPE,
     "start of the weights",
     "test texts",
-    "left the shared trunk at",
     "own curve",
 ]
 FINETUNED = [

@@ -23,8 +23,6 @@ KINDS = ("swiglu", "gelu", "affine", "hybrid", "gated")
 """what stands in a layer's FFN's place: see FFN, GeluFFN, Affine, Hybrid and Gated"""
 ATTENTIONS = ("softmax", "gated")
 """how a layer's attention mixes tokens: see GatedAttention"""
-SILENT_STARTS = ("plain", "looking-back")
-"""those whose FFNs write nothing at first"""
 
 
 class DecoderConfig(LlamaConfig):

@@ -1,8 +1,7 @@
 """What the reports on decoders share (notebooks 17-23, 28): texts, a recipe, decoders trained on
 them, and what a gain is measured by."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,18 +10,17 @@ import torch
 from tqdm import tqdm
 
 from lib.errors import InputError
+from lib.keys import in_one
 from lib.linear.regression import zero_ablation
 from lib.models.blocks import Subject
 from lib.models.trial import as_subject
 from lib.store import cached, kept
-from lib.swap.sweep import token_sweep
+from lib.swap.sweep import next_token_losses, token_sweep
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
-from lib.training.batched import StackedDecoders, train_together
 from lib.training.decoder import Decoder, Shape, build_decoder
 from lib.training.loop import TrainConfig, train, train_tokenizer, worth_compiling
 from lib.training.parallel import in_parallel
-from lib.training.runs import Training, losses_by_token, shared_steps
 from lib.training.study import Study, check_halves, losses_by_half, odd_windows, of_half
 
 MIXTURE = ("wikipedia", "king-james", "python-docs")
@@ -32,10 +30,37 @@ MOST_MEASURED = 200
 """windows of each text on which FFNs of a trained model are taken out, replaced or routed"""
 LOOK_EVERY = 50
 """steps over which a kept training curve is averaged"""
-WIDTH_AT_ONCE = 4_096
-"""widths of the streams, added up, of decoders that are trained at once on a GPU"""
 Widths = Sequence[int] | Callable[[int], Sequence[int]]
 """an FFN width for each layer, or a function of the seed that gives them"""
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """All that decides how a decoder is trained, and the texts it is tested on."""
+
+    widths: list[int]
+    """of FFNs, one a layer"""
+    shape: Shape
+    data: Windows
+    tests: dict[str, Windows]
+    recipe: TrainConfig
+    start: str
+    """of the weights, one of STARTS"""
+    curve: bool = False
+    """whether its own loss is kept along the way"""
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """The training in words, for keys."""
+        words = {"FFN widths": str(in_one(self.widths))}
+        words |= self.shape.provenance
+        words |= {"training text": self.data.provenance}
+        words |= self.recipe.provenance
+        words |= {"start of the weights": self.start, "test texts": str(in_one(self.tests))}
+        # What is usual says nothing, so that it changes no key.
+        if self.curve:
+            words["own curve"] = "True"
+        return words
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -140,33 +165,10 @@ class DecoderStudy(Study):
             bfloat16=self.bfloat16,
             gate_penalty=self.gate_penalty,
         )
-        branch_steps = self._branch_steps(passes)
-        return Training(
-            [*widths],
-            self.shape,
-            self.fit,
-            self.tests,
-            recipe,
-            self.start,
-            branch_steps,
-            self.curve,
-        )
+        return Training([*widths], self.shape, self.fit, self.tests, recipe, self.start, self.curve)
 
     def _steps(self, passes: float) -> int:
         return max(2, round(passes * self.steps_per_epoch))
-
-    def _branch_steps(self, passes: float) -> tuple[int, ...]:
-        """The steps at which trainings of half a pass, one, two and `passes` leave the trunk that
-        they share, as far as `passes` reaches: there the rate begins to fall (WSD). None with a
-        cosine, whose rate falls from the start."""
-        if self.decay is None:
-            return ()
-        branches = set()
-        for end in (0.5, 1, 2, passes):
-            if end <= passes:
-                steps = self._steps(end)
-                branches.add(steps - round(self.decay * steps))
-        return tuple(sorted(branches))
 
 
 def _widths_of(widths: Widths, seed: int) -> Sequence[int]:
@@ -183,20 +185,26 @@ def decoder_losses(training: Training) -> pd.DataFrame:
 @cached("decoder", 1)
 def train_decoder(training: Training) -> dict:
     """Train a decoder: "losses" (text, half, step, loss), and its weights ("weight.…")."""
-    shape, data, recipe, start = training.shape, training.data, training.recipe, training.start
-    model = build_decoder(training.widths, shape, start=start, seed=recipe.seed)
-    trunk, compiled = None, worth_compiling(recipe.steps)
-    if branch_steps := training.branch_steps:
-        # A trunk does not end: what it is cached under has no steps, so all branches share it.
-        endless = replace(recipe, steps=0, decay=0)
-        trunk = shared_steps(branch_steps, training.widths, shape, data, endless, start, compiled)
-    own_losses = train(model, data, recipe, resume_from=trunk, compiled=compiled)
-    test_losses = {
-        text: losses_by_token(model, windows).numpy() for text, windows in training.tests.items()
-    }
-    curve = own_losses if training.curve else ()
+    recipe, tests = training.recipe, training.tests
+    model = build_decoder(training.widths, training.shape, start=training.start, seed=recipe.seed)
+    own_losses = train(model, training.data, recipe, compiled=worth_compiling(recipe.steps))
+    rows: list[dict] = []
+    for text, windows in tests.items():
+        losses = losses_by_token(model, windows).numpy()
+        rows += losses_by_half(losses, windows, text, recipe.steps)
+    if training.curve:
+        for first in range(0, len(own_losses) - LOOK_EVERY + 1, LOOK_EVERY):
+            mean = float(np.mean(own_losses[first : first + LOOK_EVERY]))
+            rows.append({"text": "training", "half": "", "step": first + LOOK_EVERY, "loss": mean})
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
-    return {"losses": _losses(training.tests, recipe.steps, test_losses, curve)} | weights
+    return {"losses": pd.DataFrame(rows)[["text", "half", "step", "loss"]]} | weights
+
+
+@torch.no_grad()
+def losses_by_token(model: Decoder, data: Windows) -> torch.Tensor:
+    """Each token's loss in nats, [n, seq_len - 1]."""
+    batches = (tokens.to(model.device) for tokens in data.tokens.split(256))
+    return torch.cat([next_token_losses(model(t).logits, t) for t in batches])
 
 
 def trained(training: Training) -> Decoder:
@@ -211,23 +219,6 @@ def trained(training: Training) -> Decoder:
 def trained_subject(training: Training) -> Subject:
     """`trained`, to be measured."""
     return as_subject(trained(training), name="a trained decoder")
-
-
-def _losses(
-    tests: Mapping[str, Windows],
-    n_steps: int,
-    test_losses: Mapping[str, np.ndarray],
-    curve: Sequence[float],
-) -> pd.DataFrame:
-    """Losses by text and half of its documents, from each token's [n, seq_len - 1], and the
-    training losses averaged over LOOK_EVERY steps of `curve`."""
-    rows: list[dict] = []
-    for text, windows in tests.items():
-        rows += losses_by_half(test_losses[text], windows, text, n_steps)
-    for first in range(0, len(curve) - LOOK_EVERY + 1, LOOK_EVERY):
-        mean = float(np.mean(curve[first : first + LOOK_EVERY]))
-        rows.append({"text": "training", "half": "", "step": first + LOOK_EVERY, "loss": mean})
-    return pd.DataFrame(rows)[["text", "half", "step", "loss"]]
 
 
 @kept("ablated FFNs of decoders", 1, most="windows of each text at most")
@@ -257,66 +248,23 @@ def tables_of_seeds(seeds: Sequence[int], table_of: Callable[[int], pd.DataFrame
 
 
 Job = tuple[DecoderStudy, Sequence[int], int, Sequence[float]]
-"""a study, widths, a seed, and after how many passes a training ends, each a branch"""
+"""a study, widths, a seed, and after how many passes a training ends, each a training"""
 
 
 def train_all(jobs: Sequence[Job]) -> None:
-    """Train what is not kept yet: small decoders many at once on a GPU, else a process
-    for each core; what is done stays when it is stopped."""
+    """Train what is not kept yet, a process for each core; what is done stays when it is
+    stopped."""
     missing = [job for job in jobs if not _is_trained(job)]
-    gpu = torch.cuda.is_available()
-    # Those that fill a GPU alone, and those with a memory, are not trained side by side.
-    together = [job for job in missing if gpu and not (job[0].bfloat16 or job[0].shape.memory)]
-    alone = [job for job in missing if job not in together]
-    train_at_once(together)
-    if alone:
-        brief = max(study.steps_per_epoch for study, *_ in alone) < 100
-        in_parallel(_train_one, alone, brief=brief)
-
-
-def train_at_once(jobs: Sequence[Job]) -> None:
-    """Train jobs of one text, length and shape side by side (`batched`), the widest last."""
-    alike: dict[tuple, list[list[Training]]] = {}
-    for study, widths, seed, passes in sorted(jobs, key=lambda job: max(job[1])):
-        branches = [study.training(widths, seed, p) for p in sorted(passes)]
-        schedule = [str(replace(branch.recipe, seed=0)) for branch in branches]
-        texts = (study.fit.provenance, *(w.provenance for w in study.tests.values()))
-        alike.setdefault((*texts, *schedule, study.shape, len(widths)), []).append(branches)
-    for of_kind in alike.values():
-        n_at_once = max(1, WIDTH_AT_ONCE // of_kind[0][0].shape.d)
-        for first in range(0, len(of_kind), n_at_once):
-            _train_side_by_side(of_kind[first : first + n_at_once])
-
-
-def _train_side_by_side(jobs: Sequence[Sequence[Training]]) -> None:
-    """Train jobs [model][branch] and keep their rows."""
-    began = time.process_time()
-    models = [
-        build_decoder(first.widths, first.shape, start=first.start, seed=first.recipe.seed)
-        for first, *_ in jobs
-    ]
-    data, tests = jobs[0][0].data, jobs[0][0].tests
-
-    def keep(branch: int, decoders: StackedDecoders, losses: torch.Tensor) -> None:
-        read = {text: decoders.read(windows.tokens) for text, windows in tests.items()}
-        curves = losses.T.tolist()
-        for k, branches in enumerate(jobs):
-            training = branches[branch]
-            of_model = {text: of_text[k].numpy() for text, of_text in read.items()}
-            curve = curves[k] if training.curve else ()
-            table = _losses(tests, training.recipe.steps, of_model, curve)
-            seconds = (time.process_time() - began) / len(jobs)
-            decoder_losses.keep(decoder_losses.key(training), table, seconds)
-
-    schedules = [[branches[b].recipe for branches in jobs] for b in range(len(jobs[0]))]
-    train_together(models, data, schedules, keep)
+    if missing:
+        brief = max(study.steps_per_epoch for study, *_ in missing) < 100
+        in_parallel(_train_one, missing, brief=brief)
 
 
 def _is_trained(job: Job) -> bool:
-    """Whether each branch of a job is kept."""
+    """Whether each training of a job is kept."""
     study, widths, seed, passes = job
-    branches = [study.training(widths, seed, p) for p in passes]
-    return all(decoder_losses.look_up(decoder_losses.key(b)) is not None for b in branches)
+    keys = [decoder_losses.key(study.training(widths, seed, p)) for p in passes]
+    return all(decoder_losses.look_up(key) is not None for key in keys)
 
 
 def _train_one(job: Job) -> None:

@@ -273,7 +273,7 @@ def _train_stage(
     # The end of a stage belongs to it, not to the start of the next.
     steps = {step - before for step in at if step - before >= min(k, 1)}
 
-    def look(step: int, _) -> None:
+    def look(step: int) -> None:
         if read:
             read(copied, before + step)
 

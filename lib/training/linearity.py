@@ -25,12 +25,13 @@ from lib.training.decoder import Decoder, Gated, Shape, build_decoder
 from lib.training.decoder_study import (
     MOST_MEASURED,
     DecoderStudy,
+    Training,
+    losses_by_token,
     tables_of_seeds,
     trained,
     trained_subject,
 )
 from lib.training.loop import train
-from lib.training.runs import Training, losses_by_token
 from lib.training.study import losses_by_half, odd_windows
 
 FITTED = 2_000

@@ -89,9 +89,8 @@ def train(
     data: Windows,
     recipe: TrainConfig,
     *,
-    callback: Callable[[int, Callable[[], State]], None] | None = None,
+    callback: Callable[[int], None] | None = None,
     callback_steps: Collection[int] = (),
-    resume_from: State | None = None,
     checkpoints: Path | None = None,
     checkpoint_every: int = 500,
     compiled: bool = False,
@@ -99,13 +98,12 @@ def train(
     """Train `model` in place and return each step's loss in nats. No window is read again before
     all others are. Same seed, same machine, same weights (of a model without dropout).
 
-    `callback(step, state)` is called after each step in `callback_steps` (0: before the first),
-    with the model in eval mode; it must not change it. `resume_from`: a `state()` of an earlier run
-    to go on from, to the last bit. `checkpoints`: a folder that gets such a state after each
-    `checkpoint_every` steps; a training goes on from the last whole one, and the folder goes when
-    it is done. `compiled`: a Llama's layers and the loss go through torch.compile, which rounds
-    otherwise and needs a C++ compiler. Under `accelerate launch` every process reads its share of a
-    batch. Raises InputError for a training that diverged.
+    `callback(step)` is called after each step in `callback_steps` (0: before the first), with the
+    model in eval mode; it must not change it. `checkpoints`: a folder that gets the state after
+    each `checkpoint_every` steps; a training goes on from the last whole one, to the last bit, and
+    the folder goes when it is done. `compiled`: a Llama's layers and the loss go through
+    torch.compile, which rounds otherwise and needs a C++ compiler. Under `accelerate launch` every
+    process reads its share of a batch. Raises InputError for a training that diverged.
     """
     # autocast stands around the forward pass below, so that `callback` reads in float32
     accelerator = Accelerator(mixed_precision="no")
@@ -122,8 +120,8 @@ def train(
         forwards = {
             layer: torch.compile(layer.forward, recompile_limit=256) for layer in plain_layers
         }
-    resume_from = _newest(checkpoints) or resume_from
-    losses = _restore(resume_from, model, plain) if resume_from else []
+    reached = _newest(checkpoints)
+    losses = _restore(reached, model, plain) if reached else []
     order = _order(len(data), recipe)
     of_process = slice(accelerator.process_index, None, accelerator.num_processes)
     # FFNs with a gate of their own, where its opening is penalized.
@@ -133,7 +131,7 @@ def train(
     for step in bar:
         if callback and step in callback_steps:
             model.eval()
-            callback(step, lambda: _state(model, plain, losses))
+            callback(step)
         if step == recipe.steps:
             break
         if checkpoints and step % checkpoint_every == 0 and step and accelerator.is_main_process:
@@ -255,12 +253,9 @@ def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: lis
 
 
 def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> list[float]:
-    """Put a state back into a model and its optimizer; its losses. A parameter that the state
-    does not hold stays as it is: FFNs that have not begun to learn."""
+    """Put a state back into a model and its optimizer; its losses."""
     losses = torch.as_tensor(state["losses"]).tolist()
     for name, p in model.named_parameters():
-        if f"weight.{name}" not in state:
-            continue
         p.data.copy_(torch.as_tensor(state[f"weight.{name}"]))
         for key in ADAM:
             if f"{key}.{name}" in state:

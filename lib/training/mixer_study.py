@@ -61,7 +61,7 @@ def train_mixer(
         model = MODELS[kind.name](vocab, data.tokens.shape[1], width)
     rows: list[dict] = []
 
-    def look(at: int, _) -> None:
+    def look(at: int) -> None:
         device = next(model.parameters()).device
         for text, windows in tests.items():
             parts = []

@@ -11,8 +11,7 @@ from lib.models.blocks import Subject
 from lib.store import kept
 from lib.text.needles import Haystacks, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
-from lib.training.decoder_study import DecoderStudy, tables_of_seeds, trained
-from lib.training.runs import Training
+from lib.training.decoder_study import DecoderStudy, Training, tables_of_seeds, trained
 from lib.training.study import odd_windows
 
 SYMBOLS = 16
