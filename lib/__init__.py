@@ -16,7 +16,6 @@ build on one another; an import only ever points up this list, or to the left in
     training/ replacements study finetune mixer_study decoder_study: what trainings share
     training/ linearity retrieval softgates: what trained decoders do; gates that are trained
     page report cli: what a page shows of a run; one run; the command line
-    old: what notebooks of the fourth edition ask for
 """
 
 import os

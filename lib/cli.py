@@ -217,9 +217,6 @@ def as_read(done, name: str, parameters: dict, target: Path):
     import nbformat
 
     from lib import page
-
-    if not page.is_new(done):
-        return done
     from lib.report import Run  # takes ten seconds to load
 
     usual = PROFILES[parameters["profile"]]
@@ -237,29 +234,17 @@ def as_read(done, name: str, parameters: dict, target: Path):
 def render(config: dict) -> None:
     """Execute committed notebooks at `study`: the only writer of figures/ and data/results. On
     another model than the default the report goes into runs/ and only its tables into data/results;
-    the committed page is then rendered again to show them. Raises InputError for a notebook of the
-    old form, which is not rendered any more."""
-    import nbformat
-
-    from lib import page
-
+    the committed page is then rendered again to show them."""
     names = notebooks(config.get("number", ""), config.get("paper", ""))
-    old = [n for n in names if not page.is_new(nbformat.read(NOTEBOOKS / f"{n}.ipynb", 4))]
-    if old and "number" in config:
-        raise InputError(
-            f"{old[0]} is in the form of the fourth edition, whose marks are withdrawn: it is "
-            "rendered when it is in the new form; run it with make report."
-        )
     os.environ["NONLINEARITY_RENDER"] = "1"
     model = config.get("model", "")
     elsewhere = bool(model) and model != PROFILES["study"]["model"]
     folder = RUNS / (f"render-{label(model)}" if elsewhere else "render")
     with _alone([folder]):
         for name in names:
-            if name not in old:
-                began = time.time()
-                _render_one(name, folder, {"model": model} if elsewhere else {})
-                print(f"{name}: {time.time() - began:.0f} s", flush=True)
+            began = time.time()
+            _render_one(name, folder, {"model": model} if elsewhere else {})
+            print(f"{name}: {time.time() - began:.0f} s", flush=True)
 
 
 def _render_one(name: str, folder: Path, given: dict) -> None:
@@ -311,8 +296,6 @@ def read(config: dict) -> None:
     for name in notebooks(config.get("number", ""), config.get("paper", "")):
         path = NOTEBOOKS / f"{name}.ipynb"
         notebook = nbformat.read(path, 4)
-        if not page.is_new(notebook):
-            continue
         if faults := page.unquotable(notebook, name):
             raise InputError("\n".join(faults))
         notebook.cells[0].metadata["summary"] = page.pin_of(name)

@@ -24,12 +24,6 @@ from lib.errors import InputError
 from lib.models.names import COMMITTED, MODEL_NOTES, TRAINED_HERE, label
 from lib.store import DATA, atomic_write
 
-
-def is_new(notebook: dict) -> bool:
-    """Whether a notebook is in the form of the sixth edition."""
-    return "answer" in notebook["cells"][0]["metadata"].get("tags", [])
-
-
 # The summary of a run, and the words that rest on it
 
 QUOTED = re.compile(

@@ -42,19 +42,6 @@ def by_block(paper: str, metric: str, experiment: str, **where: str) -> pd.DataF
     return rows.pivot(index="block", columns="subject", values="value")
 
 
-def errata(paper: str, notebook: str) -> pd.DataFrame:
-    """Where a paper contradicts itself or its author's code, as far as it touches a notebook."""
-    table = pd.read_csv(PUBLISHED / "errata.csv", keep_default_na=False, dtype=str)
-    named = table.here.str.partition(":")[0]  # "08, 14: what is done there"
-    table = table[(table.paper == paper) & named.str.contains(rf"\b{notebook}\b")]
-    return table[["section", "says", "but"]]
-
-
-def unit_of_difference(unit: str) -> str:
-    """The unit of a difference of two values: of two percentages, points."""
-    return "points" if unit.startswith((*CHANGES, "share")) else unit
-
-
 def format_interval(
     value: Interval | float, unit: str = "1", signed: bool = False, digits: int = 3
 ) -> str:

@@ -56,42 +56,11 @@ def block_axis(ax: plt.Axes, n_blocks: int) -> None:
     ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True, nbins=10))
 
 
-def depth_line(
-    ax: plt.Axes,
-    values: Sequence,
-    label: str,
-    look: int | None = 0,
-    x: Sequence | None = None,
-    **line,
-) -> None:
-    """One line along depth with its band: `values` are Intervals, or numbers without a band.
-    look None: the subject, in black."""
-    x = range(len(values)) if x is None else x
-    colour = SUBJECT if look is None else COLOURS[look]
-    marker = "o" if look is None else MARKERS[look]
-    colour = line.pop("color", colour)
-    middle = [getattr(v, "value", v) for v in values]
-    ax.plot(x, middle, label=label, color=colour, **{"marker": marker} | line)
-    if hasattr(values[0], "low"):
-        ends = [v.low for v in values], [v.high for v in values]
-        ax.fill_between(x, *ends, color=colour, alpha=0.15, lw=0)
-
-
 def end_label(ax: plt.Axes, x: float, y: float, text: str, colour: str = SUBJECT) -> None:
     """A line's name beside its last point, in its colour."""
     ax.annotate(
         text, (x, y), (6, 0), textcoords="offset points", color=colour, fontsize=10, va="center"
     )
-
-
-def whiskers(
-    ax: plt.Axes, x: Sequence, values: Sequence, label: str | None = None, look: int | None = None
-) -> None:
-    """Points with vertical interval bars, at x."""
-    middle = np.array([v.value for v in values])
-    ends = np.abs(np.array([[v.low for v in values], [v.high for v in values]]) - middle)
-    colour, marker = (SUBJECT, "o") if look is None else (COLOURS[look], MARKERS[look])
-    ax.errorbar(x, middle, np.nan_to_num(ends), fmt=marker, color=colour, lw=1.2, label=label)
 
 
 def forest(

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parent / "data/results/study"
 FIGURES = HERE.parent / "figures"
 sys.path.insert(0, str(HERE.parent))
 from lib.page import answer_of as answer_in  # noqa: E402
-from lib.page import is_new  # noqa: E402
 
 project = html_title = "The Nonlinearity Budget"
 author = "The Nonlinearity Budget contributors"
@@ -95,15 +93,7 @@ def answer_of(notebook: Path) -> str:
 
     It is taken from the page itself, for a notebook may have been run on several models.
     """
-    content = json.loads(notebook.read_text(encoding="utf-8"))
-    if is_new(content):
-        return answer_in(content)
-    for cell in content["cells"]:
-        for output in cell.get("outputs", []):
-            text = "".join(output.get("data", {}).get("text/markdown", ""))
-            if text.startswith("> **The answer.** "):
-                return text.removeprefix("> **The answer.** ").strip()
-    return ""
+    return answer_in(json.loads(notebook.read_text(encoding="utf-8")))
 
 
 def first_sentence(text: str) -> str:
@@ -112,13 +102,9 @@ def first_sentence(text: str) -> str:
 
 
 def main_figure_of(notebook: Path) -> Path | None:
-    """The main figure, by its name or as answer.json says, else the first of the report."""
+    """The main figure, by its name, else the first of the report."""
     if (FIGURES / f"{notebook.name[:2]}_main.png").exists():
         return FIGURES / f"{notebook.name[:2]}_main.png"
-    for path in sorted(RESULTS.glob(f"*/{notebook.stem}/answer.json")):
-        name = json.loads(path.read_text(encoding="utf-8")).get("figure")
-        if name and (FIGURES / name).exists():
-            return FIGURES / name
     return next(iter(sorted(FIGURES.glob(f"{notebook.name[:2]}_*.png"))), None)
 
 

@@ -15,8 +15,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lib.errors import InputError
 from lib.models.loading import load_subject
 from lib.models.names import TINY
-from lib.old import does_width_pay, judge_gain, under_other_recipes, visible
-from lib.stats import Interval
 from lib.store import read as read_kept
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
@@ -358,47 +356,6 @@ def test_the_kept_decoders_read_what_they_were_not_trained_on(name):
     windows = cut_windows(load_corpus("wikipedia").test, kept.tokenizer, 64)[:100]
     # Equal probabilities would be log 512 = 6.2; among the kept losses are 3.31.
     assert losses_by_token(kept.model, windows).mean() == pytest.approx(3.31, abs=0.15)
-
-
-def test_a_gain_is_judged_by_its_own_scatter_and_the_gate_is_told():
-    judged = []
-
-    class FakeRun:
-        def compare(self, *values, note, turns):
-            judged.append((*values, turns))
-
-    losses, control = np.array([3.0, 3.1, 3.2]), np.array([3.02, 3.12, 3.221])
-    row = "tapered-1-direction"  # expects a gain
-    judge_gain(FakeRun(), row, losses, control, {"a cosine": losses - control})
-    [(id, gain, of_control, difference, turns)] = judged
-    assert id == row and gain.value == difference.value == pytest.approx(0.0203, abs=1e-4)
-    assert gain.low > 0 and of_control.value == pytest.approx(control.mean())
-    assert turns == "the sign turns with a cosine"
-    judge_gain(FakeRun(), row, losses, control, level=0.99)
-    assert judged[1][1].high > gain.high
-    assert visible(control - losses) == f"{gain.high - gain.value:.3f}" == "0.001"
-    assert visible(losses[:1]) == ""
-    said = does_width_pay(np.array([0.060, 0.061, 0.062]))
-    assert said.startswith("Doubling all widths gains 0.061 nats, 61.0 times its SD")
-    assert said.endswith(": reached.")
-    assert does_width_pay(np.array([0.1, 0.3, 0.2])).endswith(": not reached.")
-    assert "no scatter" in does_width_pay(np.array([0.1]))
-
-
-def test_a_gain_under_other_recipes_is_told_and_a_turned_sign_named():
-    gain, loss = Interval(0.02, 0.01, 0.03), Interval(-0.02, -0.03, -0.01)
-    unclear = Interval(-0.1, -1, 1)
-    found = under_other_recipes(gain, {"half a pass": loss, "another start": unclear}, 1)
-    assert found == (
-        "half a pass −0.020 ± 0.010; another start −0.100 ± 1.100",
-        "the sign turns with half a pass",
-    )
-    assert under_other_recipes(loss, {"a": gain}, 1)[1] == "the sign turns with a"
-    assert under_other_recipes(gain, {"a": gain}, 1) == ("a +0.020 ± 0.010", "")
-    assert under_other_recipes(gain, {"a": gain, "b": unclear}, 1)[1] == "not visible with b"
-    # A gain that is not visible itself has no sign that could turn: where it is visible, is told.
-    both = under_other_recipes(unclear, {"a": gain, "b": loss}, -1)[1]
-    assert both == "as stated with b (−0.020); the other way with a (+0.020)"
 
 
 def test_a_lab_refuses_what_it_cannot_train(lab):

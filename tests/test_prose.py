@@ -16,7 +16,6 @@ from lib.stats import Interval
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "data/results/study"
 PAGES = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-SIXTH = [path for path in PAGES if page.is_new(json.loads(path.read_text()))]
 
 
 def content(path: Path) -> dict:
@@ -31,7 +30,7 @@ def test_make_test_runs_a_notebook_at_smoke(path):
     assert of_parameters["metadata"]["nbmake"] == {"mock": {"profile": "smoke"}}
 
 
-@pytest.mark.parametrize("path", SIXTH, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_has_the_form_of_the_sixth_edition(path):
     cells = content(path)["cells"]
     top = "".join(cells[0]["source"])
@@ -46,13 +45,13 @@ def test_a_page_has_the_form_of_the_sixth_edition(path):
     assert (ROOT / "figures" / f"{path.stem[:2]}_main.png").exists()
 
 
-@pytest.mark.parametrize("path", SIXTH, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_the_words_of_a_page_were_read_beside_its_numbers(path):
     assert not page.unread(content(path), path.stem)
     assert not page.unquotable(content(path), path.stem)
 
 
-@pytest.mark.parametrize("path", SIXTH, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_shows_the_summaries_as_they_are_kept(path):
     """The second model may have been run again after the page was rendered."""
     cells = (c for c in content(path)["cells"] if "run.summary(" in "".join(c["source"]))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from lib.page import answer_of as answer_in
-from lib.page import is_new
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -24,14 +23,7 @@ def first_sentence(answer: str) -> str:
 
 def answer_of(notebook: Path) -> str:
     """The answer that a committed report shows at its top."""
-    content = json.loads(notebook.read_text())
-    if is_new(content):
-        return answer_in(content)
-    cells = content["cells"]
-    outputs = [o for cell in cells for o in cell.get("outputs", [])]
-    texts = ["".join(o.get("data", {}).get("text/markdown", "")) for o in outputs]
-    answer = next(t for t in texts if t.startswith("> **The answer.**"))
-    return answer.removeprefix("> **The answer.**")
+    return answer_in(json.loads(notebook.read_text()))
 
 
 def test_readme_answers_are_those_of_the_reports():
@@ -83,16 +75,8 @@ def findings() -> list[str]:
 
 
 def shown_on(page: Path) -> str:
-    """What a finding may quote of a report: its top, or of one whose words rest on no summary all
-    that it shows."""
-    content = json.loads(page.read_text())
-    parts = []
-    for cell in content["cells"][:1] if is_new(content) else content["cells"]:
-        parts.append("".join(cell["source"]) if cell["cell_type"] == "markdown" else "")
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            parts += ["".join(output.get("text", "")), *("".join(v) for v in data.values())]
-    return "\n".join(parts)
+    """What a finding may quote of a report: its top."""
+    return "".join(json.loads(page.read_text())["cells"][0]["source"])
 
 
 @pytest.mark.parametrize("finding", findings(), ids=lambda finding: finding[2:30])

@@ -13,7 +13,6 @@ import pytest
 
 import lib
 from lib.models.names import PAPERS, notebooks, plan
-from lib.old import rows as comparisons
 
 ROOT = Path(lib.__file__).resolve().parents[1]
 LIB = ROOT / "lib"
@@ -64,16 +63,6 @@ def test_the_rooms_are_empty_and_packed():
     assert all(not (LIB / room / "__init__.py").read_text() for room in rooms)
     packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert {*packed} == {"lib"} | {f"lib.{room}" for room in rooms}
-
-
-def test_every_comparison_is_judged_in_its_own_notebook():
-    rows, there = comparisons(), {p.stem for p in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
-    assert {"01_linear_recoverability", "07_cross_domain"} <= there
-    for slug in there & {*rows.notebook}:
-        cells = json.loads((ROOT / "notebooks" / f"{slug}.ipynb").read_text())["cells"]
-        code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
-        judged = re.findall(r'"((?:whipp|balogh|badger|ikeda|tapered|ours)-[\w.-]+)"', code)
-        assert {*judged} == {*rows.id[rows.notebook == slug]}, slug
 
 
 @pytest.mark.parametrize("name", notebooks())

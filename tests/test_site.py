@@ -63,15 +63,12 @@ def test_first_sentence(text, sentence):
 
 def test_the_named_figure_comes_before_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(conf, "FIGURES", tmp_path)
-    monkeypatch.setattr(conf, "RESULTS", tmp_path)
     for name in ("01_a.png", "01_b.png", "02_a.png"):
         (tmp_path / name).touch()
     notebook = Path("01_linear_recoverability.ipynb")
     assert conf.main_figure_of(notebook).name == "01_a.png"
-    folder = tmp_path / "model" / notebook.stem
-    folder.mkdir(parents=True)
-    (folder / "answer.json").write_text(json.dumps({"figure": "01_b.png"}))
-    assert conf.main_figure_of(notebook).name == "01_b.png"
+    (tmp_path / "01_main.png").touch()
+    assert conf.main_figure_of(notebook).name == "01_main.png"
     assert conf.main_figure_of(Path("03_x.ipynb")) is None
 
 

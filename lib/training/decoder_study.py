@@ -273,11 +273,6 @@ def _train_one(job: Job) -> None:
         study.train(widths, seed, p)
 
 
-def scatter(gains: np.ndarray) -> float:
-    """Standard deviation over seeds of a paired difference, [seeds]; nan for a single seed."""
-    return float(np.std(gains, ddof=1)) if len(gains) > 1 else float("nan")
-
-
 @dataclass(frozen=True)
 class _Size:
     """What a profile fixes of a decoder, its tokenizer and its batches."""
