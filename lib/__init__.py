@@ -13,8 +13,8 @@ build on one another; an import only ever points up this list, or to the left in
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
     gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
-    training/ replacements study finetune mixer_study decoder_study: what trainings share
-    training/ linearity retrieval softgates: what trained decoders do; gates that are trained
+    studies/ replacements study finetune mixer_study decoder_study: what pages train, and on what
+    studies/ linearity retrieval softgates: what trained decoders do; gates that are trained
     page report cli: what a page shows of a run; one run; the command line
 """
 

@@ -17,11 +17,11 @@ from lib.linear import regression
 from lib.linear.affine import constant
 from lib.linear.regression import fit, fit_maps
 from lib.models.trial import as_subject
+from lib.studies.replacements import first_maps, replacement_for
 from lib.swap.expected import expected_added_loss
 from lib.swap.healing import heal
 from lib.swap.sweep import token_losses, token_sweep
 from lib.text.windows import Windows, cut_windows
-from lib.training.replacements import first_maps, replacement_for
 
 USUAL = dict(
     vocab_size=99,

@@ -16,17 +16,17 @@ from lib.errors import InputError
 from lib.models.loading import load_subject
 from lib.models.names import TINY
 from lib.store import read as read_kept
-from lib.text.corpora import load_corpus
-from lib.text.windows import Windows, cut_windows
-from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
-from lib.training.decoder_study import (
+from lib.studies.decoder_study import (
     DecoderStudy,
     losses_by_token,
     train_all,
 )
-from lib.training.linearity import linearity
+from lib.studies.linearity import linearity
+from lib.studies.study import of_half
+from lib.text.corpora import load_corpus
+from lib.text.windows import Windows, cut_windows
+from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
 from lib.training.loop import TrainConfig, train, worth_compiling
-from lib.training.study import of_half
 from lib.training.widths import ffn_widths, taper
 
 WIDTHS = [
@@ -331,7 +331,7 @@ def test_a_gain_is_paired_by_seed_and_mean_over_texts(lab):
 
 
 def test_rows_stand_in_for_a_training(lab, tmp_path, monkeypatch):
-    from lib.training import decoder_study as module
+    from lib.studies import decoder_study as module
 
     monkeypatch.setenv("NONLINEARITY_TRAIN", "1")
     kept = replace(lab, curve=True, steps_per_epoch=100)

@@ -12,11 +12,8 @@ from lib.gating.sparse import parts
 from lib.hooks import capture, swap
 from lib.models.trial import copy_of
 from lib.report import start
-from lib.swap.sweep import token_losses
-from lib.text.corpora import load_corpus
-from lib.text.windows import cut_windows
-from lib.training import finetune
-from lib.training.finetune import (
+from lib.studies import finetune
+from lib.studies.finetune import (
     FinetuneConfig,
     _free,
     centre_out,
@@ -25,8 +22,11 @@ from lib.training.finetune import (
     first_stage,
     measure,
 )
-from lib.training.replacements import largest_units, narrowed, replacement_for, unit_columns
-from lib.training.softgates import SoftGate, SoftGateConfig, train_gates
+from lib.studies.replacements import largest_units, narrowed, replacement_for, unit_columns
+from lib.studies.softgates import SoftGate, SoftGateConfig, train_gates
+from lib.swap.sweep import token_losses
+from lib.text.corpora import load_corpus
+from lib.text.windows import cut_windows
 
 TWO_STAGES = FinetuneConfig("map", ((2,), (1,)), (3, 4), lr=1e-3, constant=True, norms=False)
 MARKS = {"test": (0, 2, 3, 5, 7)}

@@ -19,11 +19,11 @@ from lib.linear.probes import PolyLinear, conjunction_index
 from lib.paper import format_interval as in_words
 from lib.stats import Interval, interval, over_seeds, rank_correlation, ratio, spread
 from lib.store import cache_folder
+from lib.studies.mixer_study import MixerStudy
 from lib.text.corpora import pieces
 from lib.text.ngram import KneserNey
 from lib.text.windows import cut_windows
 from lib.training.decoder import Shape, build_decoder
-from lib.training.mixer_study import MixerStudy
 from lib.training.widths import ffn_layers, ffn_widths, grouped, taper
 
 NAN, INF = float("nan"), float("inf")

@@ -11,10 +11,10 @@ from lib.errors import InputError
 from lib.hooks import capture, swap
 from lib.linear.affine import svd_ridge
 from lib.models.trial import as_subject
+from lib.studies.decoder_study import DecoderStudy, losses_by_token
+from lib.studies.linearity import linearity, made_affine, routed, update_cosines
 from lib.text.windows import Windows
 from lib.training.decoder import Shape
-from lib.training.decoder_study import DecoderStudy, losses_by_token
-from lib.training.linearity import linearity, made_affine, routed, update_cosines
 
 WIDTHS = [24, 0, 16, 16]
 

@@ -8,9 +8,9 @@ import torch
 
 from lib.errors import InputError
 from lib.report import Run
+from lib.studies.mixer_study import MixerStudy, beginnings, cut_mixer_study, mixer_study
 from lib.swap.sweep import next_token_losses
 from lib.text.windows import Windows
-from lib.training.mixer_study import MixerStudy, beginnings, cut_mixer_study, mixer_study
 from lib.training.mixers import MODELS, Kind, LinearMixer, composed, matched_width
 
 
@@ -179,7 +179,7 @@ def test_a_lab_trains_chooses_a_rate_on_the_even_documents_and_gives_the_weights
 
 
 def test_what_is_kept_starts_no_process(lab, monkeypatch):
-    from lib.training import mixer_study as module
+    from lib.studies import mixer_study as module
 
     lab.train_all([("linear", 4, 1e-2, 1)])
     asked = []

@@ -84,7 +84,7 @@ import pandas as pd
 from lib.models.loading import load_subject
 from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows
-from lib.training.finetune import FinetuneConfig, fine_tune
+from lib.studies.finetune import FinetuneConfig, fine_tune
 
 subject = load_subject("tiny-neox", device="cpu")
 text = load_corpus("wikipedia-sample")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from lib.studies.decoder_study import DecoderStudy
+from lib.studies.retrieval import ASKED, retrieval, retrieval_study, share_retrieved
 from lib.text.needles import hide, key_value_pairs
 from lib.text.windows import Windows
 from lib.training.decoder import Shape
-from lib.training.decoder_study import DecoderStudy
-from lib.training.retrieval import ASKED, retrieval, retrieval_study, share_retrieved
 
 VOCAB = 11
 

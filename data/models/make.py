@@ -22,10 +22,10 @@ from lib.linear import regression
 from lib.models.trial import as_subject
 from lib.report import start
 from lib.store import atomic_write
+from lib.studies.study import open_lab
 from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows
 from lib.training.loop import Recipe, train, train_tokenizer
-from lib.training.study import open_lab
 from lib.training.widths import taper
 
 HERE = Path(__file__).parent

@@ -15,13 +15,13 @@ from lib.linear.regression import zero_ablation
 from lib.models.blocks import Subject
 from lib.models.trial import as_subject
 from lib.store import cached, kept
+from lib.studies.study import Study, check_halves, losses_by_half, odd_windows, of_half
 from lib.swap.sweep import next_token_losses, token_sweep
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.decoder import Decoder, Shape, build_decoder
 from lib.training.loop import TrainConfig, train, train_tokenizer, worth_compiling
 from lib.training.parallel import in_parallel
-from lib.training.study import Study, check_halves, losses_by_half, odd_windows, of_half
 
 MIXTURE = ("wikipedia", "king-james", "python-docs")
 MOST_PASSES = 2

@@ -9,10 +9,10 @@ from torch import nn
 
 from lib.models.blocks import Subject
 from lib.store import kept
+from lib.studies.decoder_study import DecoderStudy, Training, tables_of_seeds, trained
+from lib.studies.study import odd_windows
 from lib.text.needles import Haystacks, hide, key_value_pairs, sentences, with_needles
 from lib.text.windows import Windows
-from lib.training.decoder_study import DecoderStudy, Training, tables_of_seeds, trained
-from lib.training.study import odd_windows
 
 SYMBOLS = 16
 """how many keys there are, and how many symbols of which values are made"""

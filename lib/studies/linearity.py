@@ -18,11 +18,7 @@ from lib.linear.regression import zero_ablation
 from lib.models.blocks import Subject
 from lib.models.trial import as_subject
 from lib.store import kept
-from lib.swap.novelty import PAIRS, cosines
-from lib.swap.sweep import token_sweep
-from lib.text.windows import Windows
-from lib.training.decoder import Decoder, Gated, Shape, build_decoder
-from lib.training.decoder_study import (
+from lib.studies.decoder_study import (
     MOST_MEASURED,
     DecoderStudy,
     Training,
@@ -31,8 +27,12 @@ from lib.training.decoder_study import (
     trained,
     trained_subject,
 )
+from lib.studies.study import losses_by_half, odd_windows
+from lib.swap.novelty import PAIRS, cosines
+from lib.swap.sweep import token_sweep
+from lib.text.windows import Windows
+from lib.training.decoder import Decoder, Gated, Shape, build_decoder
 from lib.training.loop import train
-from lib.training.study import losses_by_half, odd_windows
 
 FITTED = 2_000
 """windows of the training text on which affine maps and routers are fitted"""

@@ -10,13 +10,13 @@ from torch import nn
 
 from lib.errors import InputError
 from lib.store import cached, kept
+from lib.studies.study import Study, check_halves, losses_by_half, of_half
 from lib.swap.sweep import next_token_losses
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.loop import TrainConfig, train, train_tokenizer
 from lib.training.mixers import MODELS, Kind, check_model_kind
 from lib.training.parallel import in_parallel
-from lib.training.study import Study, check_halves, losses_by_half, of_half
 
 MIXER = dict(
     kind="mixer",

@@ -17,16 +17,16 @@ from lib.keys import settings
 from lib.models.blocks import Subject
 from lib.models.trial import copy_of
 from lib.store import kept
-from lib.swap.sweep import batch_size
-from lib.text.windows import Windows
-from lib.training.finetune import (
+from lib.studies.finetune import (
     FINETUNED,
     FinetuneConfig,
     check_config,
     first_stage,
     measure,
 )
-from lib.training.replacements import replacement_for
+from lib.studies.replacements import replacement_for
+from lib.swap.sweep import batch_size
+from lib.text.windows import Windows
 
 
 class SoftGate(nn.Module):

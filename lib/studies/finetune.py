@@ -23,11 +23,11 @@ from lib.keys import settings
 from lib.models.blocks import Subject
 from lib.models.trial import copy_of
 from lib.store import atomic_write, cache_folder, cached, kept, pack, save, unpack
+from lib.studies.replacements import REPLACEMENTS, replacement_for, replacements_of
 from lib.swap.losses import Losses
 from lib.swap.sweep import batch_size, token_losses
 from lib.text.windows import Windows
 from lib.training.loop import TrainConfig, train
-from lib.training.replacements import REPLACEMENTS, replacement_for, replacements_of
 
 FINETUNED = dict(
     arm="training",
