@@ -66,7 +66,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	echo "setting up $(VENV), about a minute" >&2
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[test,memory]'
+	$(INSTALL) '.[test]'
 	touch $@
 
 $(DOCS): $(READY)

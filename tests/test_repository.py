@@ -89,7 +89,7 @@ def test_every_dependency_is_pinned():
 
 def test_conda_installs_the_same_pins():
     text = (ROOT / "environment.yml").read_text()
-    assert "--constraint constraints.txt" in text and "--editable .[test,memory]" in text
+    assert "--constraint constraints.txt" in text and "--editable .[test]" in text
 
 
 def test_numbers_and_papers_choose_notebooks():

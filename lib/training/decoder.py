@@ -28,18 +28,13 @@ ATTENTIONS = ("softmax", "gated")
 class DecoderConfig(LlamaConfig):
     """Llama's, with `intermediate_sizes`: one width a layer, 0 for no FFN and no norm before it;
     `ffn_kinds`: one of KINDS a layer; `parallel`: attention and FFN both read the stream that
-    enters the layer, each after its norm, as in GPT-NeoX; `attention`: one of ATTENTIONS; `window`:
-    how many tokens attention sees, itself among them, 0 for all; `memory_layers`: those with a
-    neural memory beside attention, which learns from each `memory_chunk` tokens at once."""
+    enters the layer, each after its norm, as in GPT-NeoX; `attention`: one of ATTENTIONS."""
 
     model_type = "layerwise-decoder"
     intermediate_sizes: list[int] = None  # type: ignore[assignment]  # one a layer
     ffn_kinds: list[str] = None  # type: ignore[assignment]  # one a layer
     parallel: bool = False
     attention: str = "softmax"
-    window: int = 0
-    memory_layers: list[int] = None  # type: ignore[assignment]  # none
-    memory_chunk: int = 16
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
@@ -55,23 +50,8 @@ class DecoderConfig(LlamaConfig):
         for kind in self.ffn_kinds:
             if kind not in KINDS:
                 raise unknown("kind of FFN", kind, KINDS)
-        self.memory_layers = list(self.memory_layers or [])
-        if not 0 < self.memory_chunk <= self.max_position_embeddings:
-            raise InputError(
-                f"a memory of chunks of {self.memory_chunk} tokens is not possible: give 1 to "
-                f"{self.max_position_embeddings}, the model's positions."
-            )
-        if wrong := [layer for layer in self.memory_layers if layer not in range(n)]:
-            raise InputError(
-                f"a memory in layers {wrong} is not possible: the layers are 0 to {n - 1}."
-            )
         if self.attention not in ATTENTIONS:
             raise unknown("attention", self.attention, ATTENTIONS)
-        if not 0 <= self.window <= self.max_position_embeddings:
-            raise InputError(
-                f"a window of {self.window} tokens is not possible: give 1 to "
-                f"{self.max_position_embeddings}, the model's positions, or 0 for all."
-            )
         if min(self.intermediate_sizes) < 0:
             raise InputError(
                 f"an FFN cannot be {min(self.intermediate_sizes)} wide: give 0 or more."
@@ -163,34 +143,6 @@ class GatedAttention(LlamaAttention):
         return super().forward(hidden_states, *args, **kwargs)
 
 
-def window_mask(n_positions: int, window: int, device: torch.device) -> torch.Tensor:
-    """[position, position], bool: which earlier tokens, itself among them, a token sees."""
-    at = torch.arange(n_positions, device=device)
-    back = at[:, None] - at[None]
-    return (back >= 0) & (back < window)
-
-
-class Memory(nn.Module):
-    """What a small network recalls of the chunks before, whose keys and values it learns by
-    gradient steps as the text is read (Titans, Behrouz et al. 2024), by titans-pytorch: two layers,
-    no norm, so that where it learns nothing and starts at zero it adds nothing."""
-
-    def __init__(self, d: int, chunk: int):
-        super().__init__()
-        try:
-            from titans_pytorch import NeuralMemory
-        except ImportError:
-            raise InputError(
-                "a neural memory needs titans-pytorch: install the extra, pip install '.[memory]'."
-            ) from None
-        self.titans = NeuralMemory(dim=d, chunk_size=chunk, mem_model_norm_add_residual=False)
-        # Placeholders: what learns are `memory_model_parameters`.
-        self.titans.memory_model.requires_grad_(False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.titans(x)[0]
-
-
 class DecoderLayer(GradientCheckpointingLayer):
     """Llama's layer: attention, then the FFN if there is one, each after its norm."""
 
@@ -202,9 +154,6 @@ class DecoderLayer(GradientCheckpointingLayer):
 
         attention = GatedAttention if config.attention == "gated" else LlamaAttention
         self.input_layernorm, self.self_attn = norm(), attention(config, layer_idx)
-        self.window = config.window
-        remembers = layer_idx in config.memory_layers
-        self.memory = Memory(config.hidden_size, config.memory_chunk) if remembers else None
         width, kind = config.intermediate_sizes[layer_idx], config.ffn_kinds[layer_idx]
         there = width > 0 or kind == "affine"
         self.parallel = config.parallel
@@ -213,17 +162,8 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> torch.Tensor:
         entering = hidden_states
-        if self.window:
-            if kwargs.get("past_key_values") is not None:
-                raise InputError(
-                    "a window of attention has no KV cache here: give use_cache=False."
-                )
-            mask = window_mask(entering.shape[1], self.window, entering.device)
-            kwargs["attention_mask"] = mask[None, None]
         normed = self.input_layernorm(entering)
         x = entering + self.self_attn(hidden_states=normed, **kwargs)[0]
-        if self.memory is not None:
-            x = x + self.memory(normed)
         if self.mlp is None or self.post_attention_layernorm is None:
             return x
         return x + self.mlp(self.post_attention_layernorm(entering if self.parallel else x))
@@ -261,12 +201,6 @@ class Shape:
     """attention and FFN side by side"""
     attention: str = "softmax"
     """one of ATTENTIONS"""
-    window: int = 0
-    """tokens that attention sees; 0: all"""
-    memory: tuple[int, ...] = ()
-    """layers with a neural memory beside attention"""
-    chunk: int = 16
-    """tokens from which a memory learns at once"""
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -281,10 +215,6 @@ class Shape:
         words |= {"kinds of FFNs": ", ".join(self.kinds)} if self.kinds else {}
         words |= {"attention and FFN": "side by side"} if self.parallel else {}
         words |= {"attention": self.attention} if self.attention != "softmax" else {}
-        words |= {"window of attention": str(self.window)} if self.window else {}
-        if self.memory:
-            layers = ", ".join(map(str, self.memory))
-            words |= {"memory in layers": layers, "tokens a chunk": str(self.chunk)}
         return words
 
 
@@ -315,9 +245,6 @@ def build_decoder(
         ffn_kinds=list(shape.kinds) or None,
         parallel=shape.parallel,
         attention=shape.attention,
-        window=shape.window,
-        memory_layers=list(shape.memory),
-        memory_chunk=shape.chunk,
         num_hidden_layers=len(widths),
         num_attention_heads=shape.heads,
         max_position_embeddings=shape.n_ctx,
@@ -346,8 +273,8 @@ def _std(name: str, p: torch.Tensor, start: str, n_layers: int) -> float:
         return 0.02
     if "embed" in name:
         return 1.0
-    if name.endswith(("gate.weight", "memory_model_parameters.1")):
-        return 0.0  # all gates begin half open, memories empty
+    if name.endswith("gate.weight"):
+        return 0.0  # all gates begin half open
     if name.endswith("lm_head.weight"):
         return 0.02 if scaled else 0.0
     if name.endswith(("o_proj.weight", "down_proj.weight", "affine.weight", "mlp.weight")):
@@ -383,8 +310,6 @@ def count_params(config: DecoderConfig) -> int:
     keys = config.num_key_value_heads * config.head_dim
     openings = d * queries if config.attention == "gated" else 0
     layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + openings + d)
-    # Queries, keys, values; two layers of four times the width; rates, momenta, decays; two norms.
-    layers += len(config.memory_layers) * (3 * d * d + 8 * d * d + 3 * (d + 1) + 2 * d)
     ffn = 0
     for width, kind in zip(config.intermediate_sizes, config.ffn_kinds):
         swiglu, gelu, affine = 3 * d * width, 2 * d * width, d * d + d
@@ -396,10 +321,7 @@ def count_params(config: DecoderConfig) -> int:
 
 def flops_per_token(config: DecoderConfig, seq_len: int) -> int:
     """Floating-point operations of the matrix products of a forward pass, a token of `seq_len`:
-    exact where attention computes the whole square of scores, as it does with a window too; a
-    memory's are not counted, for it learns as it reads."""
-    if config.memory_layers:
-        raise InputError("what a memory computes is not counted here: give a decoder without one.")
+    exact where attention computes the whole square of scores."""
     d, v = config.hidden_size, config.vocab_size
     embedding = v * d * (0 if config.tie_word_embeddings else 1)
     widths_kinds = [*zip(config.intermediate_sizes, config.ffn_kinds)]

@@ -115,11 +115,8 @@ def train(
     if compiled:
         loss_of = torch.compile(next_token_loss)
         # Each width of an FFN is built once; the default gives up after eight.
-        # A memory takes gradients of its own, which torch.compile does not follow.
-        plain_layers = [layer for layer in model.model.layers if not getattr(layer, "memory", None)]
-        forwards = {
-            layer: torch.compile(layer.forward, recompile_limit=256) for layer in plain_layers
-        }
+        layers = model.model.layers
+        forwards = {layer: torch.compile(layer.forward, recompile_limit=256) for layer in layers}
     reached = _newest(checkpoints)
     losses = _restore(reached, model, plain) if reached else []
     order = _order(len(data), recipe)
