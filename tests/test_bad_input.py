@@ -20,8 +20,7 @@ import torch
 from torch import nn
 
 import lib.report
-from lib import old as old_report
-from lib.cli import main, notebooks, plan, render
+from lib.cli import main, notebooks, plan
 from lib.errors import InputError
 from lib.gating import routing
 from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
@@ -33,7 +32,6 @@ from lib.models.loading import load_subject
 from lib.models.names import TINY, check_model
 from lib.models.trial import as_subject
 from lib.report import start
-from lib.stats import Interval
 from lib.store import cache_folder, cached
 from lib.swap.healing import heal
 from lib.swap.sweep import token_sweep
@@ -108,20 +106,6 @@ def test_misspelt_papermill_parameter(refused, monkeypatch):
         start("01_x", "smoke", None, None)
     cells[2] = "# Parameters\nmodel = 'gpt2'\n"
     assert start("01_x", "smoke", None, None).model == "tiny-gpt2"
-
-
-def test_a_comparison_that_is_unknown_or_of_another_notebook(refused):
-    run = old_report.start("17_ffn_placement", "smoke", None, None)
-    with pytest.raises(InputError, match=r"unknown comparison 'ikeda-5.4-midle'.*ikeda-5.4-middle"):
-        run.compare("ikeda-5.4-midle", 1.0)
-    one = Interval(1.0, 0.9, 1.1)
-    with refused("ikeda-6-middle", "18_layerwise_importance"):
-        run.compare("ikeda-6-middle", one, one, one)
-
-
-def test_a_page_of_the_old_form_is_not_rendered(refused):
-    with refused("17_ffn_placement", "marks are withdrawn"):
-        render({"number": "17"})
 
 
 def test_unknown_notebook_paper_and_settings(refused):
