@@ -7,7 +7,7 @@ nothing else; a repaired map is fitted on all other positions and keeps the FFN 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cache, partial, reduce
 
 import numpy as np
 import pandas as pd
@@ -61,14 +61,17 @@ def fit(subject: Subject, windows: Windows) -> AffineFit:
     What is known of them at once is kept (`facts`); weights are fitted when they are first used.
     Raises InputError below 8 windows.
     """
-    facts = fit_facts(subject, windows)
     key = fit_maps.key(subject, windows)
     said = key and f"{fit_maps.version}, of {subject.provenance} on {windows.provenance}"
 
-    def compute(kind: str) -> dict[int, AffineMap]:
+    @cache
+    def fits() -> dict:
         if windows.n_tokens > 20_000 and (key is None or load(key) is None):
             print(f"fitting the maps of {len(subject)} FFNs on {windows.n_tokens:,} tokens")
-        return fit_maps(subject, windows)[kind]
+        return fit_maps(subject, windows)
+
+    # Of a model in memory nothing is kept, so the one fit serves for all.
+    facts = fits()["facts"] if key is None else fit_facts(subject, windows)
 
     def of(what: str, compute: Callable, blocks: Sequence[int]) -> dict[int, Handle]:
         words = {b: said and f"{what} of block {b}; {said}" for b in blocks}
@@ -77,8 +80,8 @@ def fit(subject: Subject, windows: Windows) -> AffineFit:
     every, massive = [*facts.block], [*facts.block[facts.is_massive]]
     without = "affine map, FFN kept at massive activations"
     return AffineFit(
-        of("affine map", partial(compute, "all positions"), every),
-        of(without, partial(compute, "massive kept"), massive),
+        of("affine map", lambda: fits()["all positions"], every),
+        of(without, lambda: fits()["massive kept"], massive),
         of("mean output", partial(mean_ablation, subject, windows), every),
         facts,
         windows,
