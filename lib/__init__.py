@@ -9,7 +9,8 @@ build on one another; an import only ever points up this list, or to the left in
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
     models/ assets blocks names trial loading: what may be named; a model, its blocks and FFNs
     hooks: record, swap and resume on a live model
-    linear/ affine moments probes regression robust rank: maps, how well they fit, layers trained
+    linear/ affine moments regression robust rank: affine maps, and how well they fit
+    linear/ candidates probes descent: other layers; trained in an FFN's place; maps by descent
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
     gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop

@@ -192,22 +192,15 @@ def html_of(notebook, title: str) -> str:
 
 
 def write_index(folder: Path) -> None:
-    """index.html of a series: what is finished, with its answer."""
+    """index.html of a series: what is finished."""
     rows = []
     for report in sorted(folder.glob("[0-9]*.html")):
         notebook = report.with_suffix(".ipynb")
         if not notebook.exists():  # it is being made anew
             continue
-        content = json.loads(notebook.read_text("utf-8"))
-        cells = content["cells"]
-        title = "".join(cells[0]["source"]).splitlines()[0].lstrip("# ")
-        outputs = [o for c in cells[1:3] for o in c.get("outputs", [])]
-        texts = ["".join(o.get("data", {}).get("text/markdown", "")) for o in outputs]
-        answer = next((t for t in texts if "answer" in t.lower()), "")
-        answer = html.escape(re.sub(r"[>*]+|The answer\.", "", answer).strip())
-        rows.append(
-            f'<li><a href="{report.name}">{report.stem[:2]} {html.escape(title)}</a><br>{answer}'
-        )
+        first = json.loads(notebook.read_text("utf-8"))["cells"][0]
+        title = html.escape("".join(first["source"]).splitlines()[0].lstrip("# "))
+        rows.append(f'<li><a href="{report.name}">{report.stem[:2]} {title}</a>')
     page = (
         '<!doctype html><meta charset="utf-8"><title>The Nonlinearity Budget</title>'
         '<body style="font: 16px/1.5 sans-serif; max-width: 48em; margin: 2em auto">'

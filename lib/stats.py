@@ -88,17 +88,19 @@ class Contrast(NamedTuple):
     """A value, what it is set against, and the paired difference, each with its interval."""
 
     value: Interval
-    against: Interval | None = None
-    difference: Interval | None = None
+    against: Interval
+    difference: Interval
 
 
-def contrast(stat: Statistic, rival: Statistic, document: np.ndarray) -> Contrast:
-    """A statistic here and in a rival on the same documents: every bootstrap draw weighs both
+def contrast(
+    stat: Statistic, rival: Statistic, document: np.ndarray, level: float = 0.95
+) -> Contrast:
+    """A statistic here and of a rival on the same documents: every bootstrap draw weighs both
     alike."""
     return Contrast(
-        interval(stat, document),
-        interval(rival, document),
-        interval(lambda w: stat(w) - rival(w), document),
+        interval(stat, document, level),
+        interval(rival, document, level),
+        interval(lambda w: stat(w) - rival(w), document, level),
     )
 
 
@@ -108,36 +110,14 @@ def contrasts_table(contrasts: Mapping[str, Contrast]) -> pd.DataFrame:
     for name, one in contrasts.items():
         row = {"": name}
         for what, part in one._asdict().items():
-            if part is not None:
-                row |= {what: part.value, f"{what} low": part.low, f"{what} high": part.high}
+            row |= {what: part.value, f"{what} low": part.low, f"{what} high": part.high}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-class Paired(NamedTuple):
-    """A statistic, the same in a control, and their difference, each with its interval."""
-
-    here: Interval
-    control: Interval
-    difference: Interval
-
-
-def paired(
-    stat: Statistic, control_stat: Statistic, document: np.ndarray, level: float = 0.95
-) -> Paired:
-    """A statistic here and in a control on the same documents, and the paired difference: every
-    bootstrap draw weighs both alike."""
-    return Paired(
-        interval(stat, document, level),
-        interval(control_stat, document, level),
-        interval(lambda w: stat(w) - control_stat(w), document, level),
-    )
-
-
-def paired_seeds(here: Sequence[float], control: Sequence[float]) -> Paired:
-    """Means over seeds here and in a control, with t-intervals, and of their paired difference."""
-    difference = np.subtract(here, control)
-    return Paired(over_seeds(here), over_seeds(control), over_seeds(difference))
+def contrast_of_seeds(here: Sequence[float], rival: Sequence[float]) -> Contrast:
+    """Means over seeds here and of a rival, with t-intervals, and of their paired difference."""
+    return Contrast(*(over_seeds(of) for of in (here, rival, np.subtract(here, rival))))
 
 
 def median_ratio(top: np.ndarray, bottom: np.ndarray) -> Statistic:
@@ -223,15 +203,15 @@ def _fisher(r: float, n: int, variance: float, level: float) -> Interval:
     return Interval(r, float(np.tanh(z - half)), float(np.tanh(z + half)))
 
 
-def paired_correlations(
+def contrast_of_correlations(
     here: tuple[Sequence[float], Sequence[float]],
-    control: tuple[Sequence[float], Sequence[float]],
+    rival: tuple[Sequence[float], Sequence[float]],
     ranks: bool = False,
-) -> Paired:
+) -> Contrast:
     """Two correlations over the same blocks, each an (x, y), with Fisher's intervals, and their
     difference, resampled over blocks; `ranks`: Spearman's, ranked once over all blocks."""
     one = rank_correlation if ranks else correlation
-    values = [np.array(side, float) for side in (here, control)]
+    values = [np.array(side, float) for side in (here, rival)]
     if ranks:
         values = [scipy.stats.rankdata(side, axis=1) for side in values]
 
@@ -243,7 +223,7 @@ def paired_correlations(
         np.arange(len(here[0])),
         possible=(-2, 2),
     )
-    return Paired(one(*here), one(*control), difference)
+    return Contrast(one(*here), one(*rival), difference)
 
 
 def rank_correlations(signals: pd.DataFrame, outcome: str, against: str) -> pd.DataFrame:
@@ -260,7 +240,7 @@ def rank_correlations(signals: pd.DataFrame, outcome: str, against: str) -> pd.D
     rows = []
     for name in signals.columns.drop(outcome):
         one, other = ((signals[column], signals[outcome]) for column in (name, against))
-        here, there, difference = paired_correlations(one, other, ranks=True)
+        here, there, difference = contrast_of_correlations(one, other, ranks=True)
         if name == against:
             difference = Interval(0.0, 0.0, 0.0)
         if abs(here.value) > 1 - 1e-9:  # a perfect order says nothing of its scatter
@@ -281,15 +261,6 @@ def rank_correlations(signals: pd.DataFrame, outcome: str, against: str) -> pd.D
             }
         )
     return pd.DataFrame(rows).set_index("signal")
-
-
-def correlation_contrast(row: pd.Series) -> Contrast:
-    """A row of `rank_correlations` as a contrast."""
-    return Contrast(
-        Interval(row["rho"], row["low"], row["high"]),
-        Interval(row["against"], row["against low"], row["against high"]),
-        Interval(row["lead"], row["lead low"], row["lead high"]),
-    )
 
 
 def _weighted_correlation(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:

@@ -22,12 +22,12 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from filelock import FileLock
 from platformdirs import user_cache_path
@@ -207,9 +207,10 @@ def cached(name: str, version: int, helpers: Sequence[str] = (), **names: str) -
     """Decorate a function whose result is to be kept in the user's cache.
 
     `names` says what an argument is called in the key where that is not its own name; `helpers`
-    only help to compute. A result is built of arrays, tensors, DataFrames and plain values, in
-    dicts, lists, and dataclasses or modules of `lib` whose constructor takes what they hold by
-    name; it comes back on the CPU. `.key(...)` of the decorated function is the key of a call.
+    only help to compute. A result is built of arrays of numbers, tensors, DataFrames and plain
+    values, in dicts, lists, and dataclasses or modules of `lib` whose constructor takes what they
+    hold by name; it comes back on the CPU. `.key(...)` of the decorated function is the key of a
+    call.
     """
 
     def decorate(function: Callable) -> Callable:
@@ -305,9 +306,7 @@ def _outline(value, tensors: dict):
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, pd.DataFrame):
-        return {"_frame": [[name, value[name].to_numpy()] for name in value]}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
-        return {"_objects" if value.dtype.kind == "O" else "_texts": value.tolist()}
+        return {"_frame": [[name, value[name].tolist()] for name in value]}
     if isinstance(value, np.ndarray | torch.Tensor):
         name, kind = str(len(tensors)), "_array" if isinstance(value, np.ndarray) else "_tensor"
         held = torch.tensor(value) if isinstance(value, np.ndarray) else value.detach().cpu()
@@ -332,7 +331,6 @@ def unpack(content: bytes):
 
 def _rebuilt(inner: dict, tensors: Mapping):
     """What an object of the outline stands for."""
-    import numpy as np
     import pandas as pd
 
     match [*inner.items()]:
@@ -340,13 +338,10 @@ def _rebuilt(inner: dict, tensors: Mapping):
             return tensors[name]
         case [("_array", name)]:
             return tensors[name].numpy()
-        case [("_texts", texts)]:
-            return np.array(texts, str)
-        case [("_objects", values)]:
-            return pd.Series(values, dtype=object).to_numpy()
         case [("_frame", columns)]:
-            objects = {name: part.dtype == object for name, part in columns}
-            return pd.DataFrame({n: part.tolist() if objects[n] else part for n, part in columns})
+            return pd.DataFrame(dict(columns))
+        case [("_objects" | "_texts", values)]:  # columns, as they were kept before
+            return values
         case [("_items", pairs)]:
             return {tuple(key) if isinstance(key, list) else key: part for key, part in pairs}
         case [("_class", name), *held]:
@@ -415,19 +410,29 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
         @functools.wraps(function)
         def call(*args, **kwargs) -> pd.DataFrame:
             with _unchanging(*args, *kwargs.values()):
-                key = key_of(*args, **kwargs)
-                if (table := look_up(key)) is not None:
-                    return table
-                announce(family, 1)
-                began = time.process_time()
-                table = function(*args, **kwargs)
-                return keep(key, table, time.process_time() - began)
+                keys = {"": key_of(*args, **kwargs)}
+                return kept_of(call, keys, lambda _: [("", function(*args, **kwargs))])[""]
 
-        facts = {"key": key_of, "look_up": look_up, "keep": keep, "version": f"{family} {version}"}
-        call.__dict__.update(facts)
+        call.__dict__.update(
+            key=key_of, look_up=look_up, keep=keep, family=family, version=f"{family} {version}"
+        )
         return call
 
     return decorate
+
+
+def kept_of(measurement: Any, keys: Mapping, measure: Callable[[list], Iterable]) -> dict:
+    """{name: table} of several calls of a `kept` measurement, from {name: its key}. What is not
+    kept is measured in one go: `measure` gives (name, table) of the names that it is handed, in any
+    order, and each is kept as it comes."""
+    found = {name: measurement.look_up(key) for name, key in keys.items()}
+    if missing := [name for name in keys if found[name] is None]:
+        announce(measurement.family, len(missing))
+        began = time.process_time()
+        for name, table in measure(missing):
+            found[name] = measurement.keep(keys[name], table, time.process_time() - began)
+            began = time.process_time()
+    return found
 
 
 def announce(family: str, n: int) -> None:

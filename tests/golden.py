@@ -24,8 +24,9 @@ def compute() -> dict[str, dict]:
     from lib.gating.routing import _refit, refit
     from lib.hooks import Rows
     from lib.linear import regression
+    from lib.linear.descent import descend
     from lib.linear.moments import collect
-    from lib.linear.probes import descend, train_layer, train_probe
+    from lib.linear.probes import train_layer, train_probe
     from lib.linear.rank import effective_rank, median_feature_r2, rank_gains, rank_r2
     from lib.linear.regression import cross_validate, errors, fit_maps
     from lib.models.loading import load_subject
@@ -62,11 +63,11 @@ def compute() -> dict[str, dict]:
     keep(rank_gains, "median feature r2 of block 2", median_feature_r2(ranks, 2, ones)[0])
 
     prices = token_sweep(subject, test, fits.maps)
-    keep(_base, "perplexity", np.exp(prices.base.mean()))
+    keep(_base, "perplexity", np.exp(prices[None].mean()))
     for b in range(6):
-        keep(_swapped, f"cost of block {b}", np.expm1((prices.swapped[b] - prices.base).mean()))
+        keep(_swapped, f"cost of block {b}", np.expm1((prices[b] - prices[None]).mean()))
     healed = token_sweep(subject, test, heal(subject, fit, {(2, "map"): fits.maps[2]}, steps=5))
-    keep(_heal, "healed cost of block 2", np.expm1((healed.swapped[2, "map"] - healed.base).mean()))
+    keep(_heal, "healed cost of block 2", np.expm1((healed[2, "map"] - healed[None]).mean()))
 
     learned = learn_errors(subject, fit, fits.repaired)
     modules = {}

@@ -95,11 +95,11 @@ def test_an_architecture_is_read_swapped_and_resumed(kind, windows):
     for block, h in capture_residual(subject, windows, range(3)).items():
         with resume(subject, block, h):
             assert torch.equal(token_losses(subject, windows.tokens), plain)
-        np.testing.assert_array_equal(found.swapped[block], plain)
+        np.testing.assert_array_equal(found[block], plain)
     fits = fit(subject, windows)
     assert regression.r2(subject, windows, regression.fit(subject, windows)).r2.notna().all()
     costs = token_sweep(subject, windows, fits.maps)
-    assert all(np.abs(costs.swapped[b] - costs.base).max() > 1e-6 for b in range(3))
+    assert all(np.abs(costs[b] - costs[None]).max() > 1e-6 for b in range(3))
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -194,7 +194,7 @@ def test_the_start_position_is_neither_fitted_nor_swapped(starting):
     swept = token_sweep(subject, windows[:4], {(1, "zero"): zero})
     with swap(subject.blocks[1], zero):
         oracle = token_losses(subject, windows.tokens[:4])
-    np.testing.assert_allclose(swept.swapped[1, "zero"], oracle, atol=1e-5)
+    np.testing.assert_allclose(swept[1, "zero"], oracle, atol=1e-5)
 
 
 def test_routers_leave_the_start_token_alone(starting):
@@ -275,7 +275,7 @@ def test_experts_are_called_as_the_model_calls_them(kind, windows):
     # In a whole pass: losses with the FFN kept everywhere are the model's own.
     everywhere = Routed(block.original, constant(torch.ones(32)), lambda x: x[..., 0] > np.inf)
     swept = token_sweep(subject, windows[:4], {1: everywhere})
-    np.testing.assert_allclose(swept.swapped[1], swept.base, atol=1e-5)
+    np.testing.assert_allclose(swept[1], swept[None], atol=1e-5)
 
 
 def shares_keys(model):

@@ -24,8 +24,10 @@ from lib.cli import main, notebooks, plan
 from lib.errors import InputError
 from lib.gating import routing
 from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
+from lib.linear.candidates import PolyLinear, build
+from lib.linear.descent import descend
 from lib.linear.moments import Moments
-from lib.linear.probes import PolyLinear, build, descend, train_layer
+from lib.linear.probes import train_layer
 from lib.linear.regression import fit_maps
 from lib.models.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
 from lib.models.loading import load_subject

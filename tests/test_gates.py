@@ -33,7 +33,7 @@ from lib.gating.tokens import (
 )
 from lib.hooks import capture
 from lib.linear.affine import AffineMap, MassiveKeptMap, constant
-from lib.linear.probes import n_params
+from lib.linear.candidates import n_params
 from lib.stats import interval
 from lib.swap.sweep import token_sweep
 
@@ -203,8 +203,8 @@ def test_always_and_never_routed_are_the_map_and_the_original(subject, test, fit
     routers = {n: TopShare(random_scores(test, [2])[2], share) for n, share in shares.items()}
     routed = {(2, n): Routed(block.ffn, fits.repaired[2], r) for n, r in routers.items()}
     swept = token_sweep(subject, test, routed | {2: fits.repaired[2]})
-    np.testing.assert_allclose(swept.swapped[2, "always"], swept.swapped[2], atol=1e-5)
-    np.testing.assert_allclose(swept.swapped[2, "never"], swept.base, atol=1e-5)
+    np.testing.assert_allclose(swept[2, "always"], swept[2], atol=1e-5)
+    np.testing.assert_allclose(swept[2, "never"], swept[None], atol=1e-5)
 
 
 def test_a_gate_routes_as_its_own_mask_does(subject, test, fits, rows):
@@ -219,7 +219,7 @@ def test_a_gate_routes_as_its_own_mask_does(subject, test, fits, rows):
     swept = token_sweep(
         subject, test, {(2, "gate"): Routed(ffn, repaired, gate), (2, "by hand"): ByHand()}
     )
-    np.testing.assert_allclose(swept.swapped[2, "gate"], swept.swapped[2, "by hand"], atol=1e-5)
+    np.testing.assert_allclose(swept[2, "gate"], swept[2, "by hand"], atol=1e-5)
 
 
 def test_need_read_by_two_roads(subject, test, fits):
@@ -232,7 +232,7 @@ def test_need_read_by_two_roads(subject, test, fits):
     base = subject.model(test.tokens[:2]).logits.double().log_softmax(-1)
     target = test.tokens[:2, 1:, None]
     increase = (base - logits)[:, :-1].gather(2, target)[..., 0].numpy()
-    np.testing.assert_allclose(swept.swapped[1] - swept.base, increase, atol=1e-5)
+    np.testing.assert_allclose(swept[1] - swept[None], increase, atol=1e-5)
 
 
 def test_kept_loss_increases_are_the_measured_ones(subject, test, fits):

@@ -128,13 +128,13 @@ def test_sweep_is_whole_model_evaluation(subject, test, fits):
     modules = {**fits.maps, (2, "repaired"): fits.repaired[2], (3, "ffn"): subject.blocks[3].ffn}
     found = token_sweep(replace(subject, loaded_as=None), test, modules)
     base = token_losses(subject, test.tokens).numpy()
-    np.testing.assert_allclose(found.base, base, rtol=1e-5)
+    np.testing.assert_allclose(found[None], base, rtol=1e-5)
     for key, module in modules.items():
         block = key[0] if isinstance(key, tuple) else key
         with swap(subject.blocks[block], module):
             whole = token_losses(subject, test.tokens).numpy()
-        np.testing.assert_allclose(found.swapped[key], whole, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(found.swapped[3, "ffn"], found.base)
+        np.testing.assert_allclose(found[key], whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found[3, "ffn"], found[None])
 
 
 def test_ablations_and_some_windows_of_a_sweep(subject, test, fit, rows):
@@ -148,9 +148,7 @@ def test_ablations_and_some_windows_of_a_sweep(subject, test, fit, rows):
     chosen = test.first_of_document
     assert chosen.sum() == len(np.unique(test.document))
     alone = token_sweep(replace(subject, loaded_as=None), test[chosen], {(2, "mean"): means[2]})
-    np.testing.assert_allclose(
-        found.swapped[2, "mean"][chosen], alone.swapped[2, "mean"], rtol=1e-5
-    )
+    np.testing.assert_allclose(found[2, "mean"][chosen], alone[2, "mean"], rtol=1e-5)
 
 
 def test_expected_added_loss_is_its_formula(each_subject):
@@ -200,7 +198,7 @@ def test_healing_helps_a_broken_layer_and_touches_nothing_else(subject, fit, fit
     assert list(healed) == list(modules)
     before, after = (token_sweep(subject, fit[:16], m) for m in (modules, healed))
     for key in ((2, "zero"), (2, "map")):
-        assert after.swapped[key].mean() < before.swapped[key].mean()
+        assert after[key].mean() < before[key].mean()
     for name, value in subject.model.state_dict().items():
         assert torch.equal(value, weights[name])
     again = heal(subject, fit, {(2, "zero"): zero}, steps=12, lr=1e-3)[2, "zero"]

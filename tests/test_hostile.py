@@ -14,8 +14,8 @@ from lib.errors import InputError
 from lib.gating.gates import auc_by_document, fit_gate, linear_suffices
 from lib.gating.routing import allocate
 from lib.linear.affine import AffineMap, svd_ridge
+from lib.linear.candidates import PolyLinear, conjunction_index
 from lib.linear.moments import Moments
-from lib.linear.probes import PolyLinear, conjunction_index
 from lib.paper import format_interval as in_words
 from lib.stats import Interval, interval, over_seeds, rank_correlation, ratio, spread
 from lib.store import cache_folder

@@ -13,8 +13,8 @@ from lib.errors import InputError
 from lib.hooks import Rows, capture, swap
 from lib.linear import regression
 from lib.linear.affine import MassiveKeptMap, made, svd_ridge
+from lib.linear.descent import descend, search_rate
 from lib.linear.moments import Moments, collect
-from lib.linear.probes import descend, search_rate
 from lib.linear.rank import (
     along_directions,
     directions,
@@ -446,12 +446,12 @@ def test_an_unknown_side_is_refused():
 
 def test_a_searched_rate_beats_the_ends_of_its_grid(subject, fit, test):
     rows = Rows(subject, fit, test, [2])
-    rate = search_rate(rows, 2, "adamw", (1e-5, 1e-4), 100, 42)
-    assert rate > 1e-4  # both are too small, so it went on
 
     def held_out(rate: float) -> float:
         return descend(rows, 2, "adamw", rate, 100, 42).held_out[-1]
 
+    rate = search_rate((1e-5, 1e-4), held_out)
+    assert rate > 1e-4  # both are too small, so it went on
     assert held_out(rate) < held_out(1e-4) < held_out(1e-5)
 
 
@@ -474,7 +474,7 @@ def test_cuda_gives_the_numbers_of_the_cpu(fit, test):
     cpu, cuda = found["cpu"], found["cuda"]
     for b in range(6):
         assert cuda[0].r2[b] == pytest.approx(cpu[0].r2[b], abs=1e-3)
-        losses = [of[1].swapped[b].mean() for of in (cuda, cpu)]
+        losses = [of[1][b].mean() for of in (cuda, cpu)]
         assert losses[0] == pytest.approx(losses[1], abs=1e-3)
 
 

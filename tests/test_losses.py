@@ -7,10 +7,9 @@ import scipy.stats
 
 from lib.errors import InputError
 from lib.stats import (
+    contrast_of_correlations,
     contrasts_table,
-    correlation_contrast,
     interval,
-    paired_correlations,
     rank_correlations,
 )
 from lib.swap.losses import Losses, of_tables
@@ -86,9 +85,10 @@ def test_rank_correlations_are_scipys_and_lead_as_paired_ones_do():
         rho = scipy.stats.spearmanr(signals[name], signals.cost).statistic
         assert table.rho[name] == pytest.approx(rho)
     pairs = [(signals[name], signals.cost) for name in "ab"]
-    found = correlation_contrast(table.loc["a"])
-    for one, other in zip(found, paired_correlations(*pairs, ranks=True)):
-        assert [*one] == pytest.approx([*other])
+    found = contrast_of_correlations(*pairs, ranks=True)
+    row = table.loc["a"]
+    assert [row.rho, row.low, row.high] == pytest.approx([*found.value])
+    assert [row.lead, row["lead low"], row["lead high"]] == pytest.approx([*found.difference])
     assert table.loc["b", ["lead", "lead low", "lead high"]].tolist() == [0, 0, 0]
     shown = contrasts_table({"a": found})
     assert shown["difference low"][0] == found.difference.low and len(shown) == 1

@@ -8,20 +8,9 @@ import torch
 from torch import nn
 
 from lib.linear.affine import AffineMap, MassiveKeptMap
+from lib.linear.candidates import FROZEN, WHOLE, PolyLinear, build, conjunction_index, n_params
 from lib.linear.moments import Moments
-from lib.linear.probes import (
-    FROZEN,
-    WHOLE,
-    PolyLinear,
-    _planted,
-    build,
-    conjunction_index,
-    cosines,
-    n_params,
-    signs,
-    train_layer,
-    train_probe,
-)
+from lib.linear.probes import _planted, cosines, signs, train_layer, train_probe
 from lib.stats import sums
 
 

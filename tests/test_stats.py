@@ -10,13 +10,13 @@ from lib.paper import by_block
 from lib.paper import numbers as published
 from lib.stats import (
     Interval,
+    contrast_of_correlations,
+    contrast_of_seeds,
     explained,
     interval,
     intervals,
     median_ratio,
     over_seeds,
-    paired_correlations,
-    paired_seeds,
     rank_correlation,
     rank_correlations,
     spread,
@@ -145,20 +145,20 @@ def test_correlations_are_scipys_and_their_difference_is_paired():
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=40), rng.normal(size=40)
     y = x + 0.3 * noise
-    found = paired_correlations((x, y), (x, noise))
-    assert found.here.value == pytest.approx(scipy.stats.pearsonr(x, y).statistic)
+    found = contrast_of_correlations((x, y), (x, noise))
+    assert found.value.value == pytest.approx(scipy.stats.pearsonr(x, y).statistic)
     ends = scipy.stats.pearsonr(x, y).confidence_interval()
-    assert (found.here.low, found.here.high) == pytest.approx((ends.low, ends.high), abs=1e-3)
+    assert (found.value.low, found.value.high) == pytest.approx((ends.low, ends.high), abs=1e-3)
     assert found.difference.low > 0
-    assert found.difference.value == pytest.approx(found.here.value - found.control.value)
-    by_rank = paired_correlations((x, np.exp(5 * y)), (x, y), ranks=True)
+    assert found.difference.value == pytest.approx(found.value.value - found.against.value)
+    by_rank = contrast_of_correlations((x, np.exp(5 * y)), (x, y), ranks=True)
     assert by_rank.difference.value == pytest.approx(0, abs=1e-12)
 
 
 def test_a_pair_of_seeds_is_judged_by_its_differences():
     here, control = [1.0, 2.0, 4.0], [0.5, 1.4, 3.6]
-    pair = paired_seeds(here, control)
-    assert pair.here == over_seeds(here) and pair.control == over_seeds(control)
+    pair = contrast_of_seeds(here, control)
+    assert pair.value == over_seeds(here) and pair.against == over_seeds(control)
     assert pair.difference == pytest.approx(over_seeds([0.5, 0.6, 0.4]))
 
 

@@ -107,7 +107,7 @@ def loss_increases(
     """
     if not keep:
         swept = token_sweep(subject, windows, {(b, "plain"): m for b, m in maps.items()})
-        increase = {b: swept.swapped[b, "plain"] - swept.base for b in maps}
+        increase = {b: swept[b, "plain"] - swept[None] for b in maps}
     else:
         table = _at_positions(subject, windows, maps).set_index("block")
         increase = {b: table.loc[[b]].drop(columns="document").to_numpy() for b in maps}
@@ -391,7 +391,7 @@ def distribution(subject: Subject, windows: Windows, maps: Mapping[int, nn.Modul
     tables = []
     swept = token_sweep(subject, windows, {(b, "swap"): m for b, m in maps.items()})
     for b in maps:
-        increase = swept.swapped[b, "swap"] - swept.base  # [n, predictions]
+        increase = swept[b, "swap"] - swept[None]  # [n, predictions]
         columns = {
             "positions": np.ones_like(increase),
             "within": np.abs(increase) < 0.05,

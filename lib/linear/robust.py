@@ -4,8 +4,7 @@ Least squares is fitted to the rows with the largest outputs: where 0.4% of the 
 longer ones than all others, the map fits these and little else (notebook 06).
 """
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from lib.linear.affine import AffineMap, Handle, handles, made
 from lib.linear.moments import Moments, collect
 from lib.linear.regression import MASSIVE, AffineFit, bulk_moments, single
 from lib.models.blocks import Subject
-from lib.store import cached, kept
+from lib.store import cached, kept, kept_of
 from lib.text.windows import Windows
 
 
@@ -96,16 +95,15 @@ def scores(
     """How well maps of any kind fit on unseen windows, wherever they may be used: a row a block and
     map with R² on all positions, on ordinary ones (those that are not massive), and relative, where
     a position counts as 1/max(‖y‖, median)². Each is kept, so that only what is new is scored."""
+
+    def measure(missing: list) -> Iterator[tuple]:
+        moments = _moments(subject, windows, fit)
+        for block, name in missing:
+            yield (block, name), _r2(moments[block], maps[block, name])
+
     with subject.unchanging():
         keys = {k: map_r2.key(subject, windows, fit, k[0], m) for k, m in maps.items()}
-        found = {k: map_r2.look_up(key) for k, key in keys.items()}
-        if missing := [k for k in maps if found[k] is None]:
-            began = time.process_time()
-            moments = _moments(subject, windows, fit)
-            for k in missing:
-                table = _r2(moments[k[0]], maps[k])
-                seconds = (time.process_time() - began) / len(missing)
-                found[k] = map_r2.keep(keys[k], table, seconds)
+        found = kept_of(map_r2, keys, measure)
     tables = [table.assign(block=b, map=name) for (b, name), table in found.items()]
     columns = ["all", "ordinary", "relative"]
     by_map = pd.concat(tables).pivot(index=["block", "map"], columns="positions", values="r2")

@@ -231,7 +231,7 @@ def ablated_decoder(training: Training, most: int) -> pd.DataFrame:
     for text, windows in training.tests.items():
         swept = token_sweep(subject, odd_windows(windows, most), nothing)
         for layer in nothing:
-            added = float((swept.swapped[layer] - swept.base).mean())
+            added = float((swept[layer] - swept[None]).mean())
             rows.append({"layer": layer, "text": text, "added_loss": added})
     return pd.DataFrame(rows)
 

@@ -74,8 +74,8 @@ def layer_linearity(
         modules = {(b, "swap_cost"): affine for b, affine in maps.items()}
         modules |= {(b, "zero_cost"): zero for b, zero in nothing.items()}
         swept = token_sweep(subject, some, modules)
-        for (b, name), losses in swept.swapped.items():
-            costs[name][b] += (losses - swept.base).mean() / len(training.tests)
+        for b, name in modules:
+            costs[name][b] += (swept[b, name] - swept[None]).mean() / len(training.tests)
         # How far the gates are open.
         with torch.no_grad():
             subject.model(some.tokens.to(subject.device))

@@ -7,7 +7,6 @@ in the FFN's place.
 """
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,9 +18,9 @@ from lib.hooks import block_pass, capture_residual, get_block, resume, slices, s
 from lib.linear.affine import constant
 from lib.models.blocks import Subject
 from lib.stats import sums
-from lib.store import announce, cached, kept
+from lib.store import cached, kept, kept_of
 from lib.swap.losses import Losses, of_tables
-from lib.swap.sweep import batch_size, document_losses, token_losses
+from lib.swap.sweep import batch_size, by_document, document_losses, token_losses
 from lib.text.windows import Windows
 
 PAIRS = (
@@ -156,32 +155,19 @@ def without_part(subject: Subject, index: int, part: str, common: torch.Tensor) 
 def sweep_parts(subject: Subject, windows: Windows, fit: Windows, blocks: Sequence[int]) -> Losses:
     """Losses by document without each of PARTS of what each block's FFN adds, one block at a time;
     the common direction is of `fit`. Each is kept (lib.store)."""
+
+    def measure(missing: list[tuple[int, str]]) -> Iterator[tuple]:
+        # Block by block, so that each block's stream is recorded once.
+        for b in tqdm(sorted({b for b, _ in missing}), desc="parts", delay=2, leave=False):
+            parts = [part for of, part in missing if of == b]
+            for part, table in _without(subject, windows, fit, b, parts).items():
+                yield (b, part), table
+
     with subject.unchanging():
         unchanged = document_losses(subject, windows)
-        wanted = [(b, part) for b in blocks for part in PARTS]
-        keys = {of: losses_without_part.key(subject, windows, fit, *of) for of in wanted}
-        found = {of: losses_without_part.look_up(key) for of, key in keys.items()}
-        missing = [key for key in wanted if found[key] is None]
-        if missing:
-            announce("losses without a part", len(missing))
-            found |= _measured(subject, windows, fit, missing)
-    return of_tables(unchanged, found)
-
-
-def _measured(
-    subject: Subject, windows: Windows, fit: Windows, missing: Sequence[tuple[int, str]]
-) -> dict:
-    """Block by block, so that each block's stream is recorded once; kept as they end."""
-    found = {}
-    for b in tqdm(sorted({b for b, _ in missing}), desc="parts", delay=2, leave=False):
-        parts = [part for of, part in missing if of == b]
-        began = time.process_time()
-        tables = _without(subject, windows, fit, b, parts)
-        seconds = (time.process_time() - began) / len(parts)
-        for part, table in tables.items():
-            key = losses_without_part.key(subject, windows, fit, b, part)
-            found[b, part] = losses_without_part.keep(key, table, seconds)
-    return found
+        of = [(b, part) for b in blocks for part in PARTS]
+        keys = {(b, p): losses_without_part.key(subject, windows, fit, b, p) for b, p in of}
+        return of_tables(unchanged, kept_of(losses_without_part, keys, measure))
 
 
 def _without(
@@ -196,17 +182,11 @@ def _without(
         for part in parts:
             with resume(subject, block, entering), without_part(subject, block, part, common):
                 losses[part].append(token_losses(subject, chunk.tokens).cpu().numpy())
-    tables = {}
-    for part, batches in losses.items():
-        of_tokens = np.concatenate(batches)
-        tables[part] = pd.DataFrame(
-            {
-                "document": np.unique(windows.document),
-                "sum": sums(of_tokens, windows.document),
-                "predictions": sums(np.ones_like(of_tokens), windows.document).astype(int),
-            }
-        )
-    return tables
+    swept = {part: np.concatenate(batches) for part, batches in losses.items()}
+    return {
+        part: by_document(of_part, windows, f"the model without what is {part}")
+        for part, of_part in swept.items()
+    }
 
 
 @kept("losses without a part", 1, fit="common direction of", part="without the part")

@@ -1,8 +1,7 @@
 """What replacing one FFN costs the live model (Whipp §5.6): its losses, and the sweep over many."""
 
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,7 @@ from lib.hooks import (
 )
 from lib.models.blocks import Subject
 from lib.stats import sums
-from lib.store import announce, cached, kept
+from lib.store import cached, kept, kept_of
 from lib.swap.losses import Losses, of_tables
 from lib.text.windows import Windows
 
@@ -79,28 +78,6 @@ def token_losses(subject: Subject, tokens: torch.Tensor) -> torch.Tensor:
     return next_token_losses(logits, tokens)[:, subject.n_start :]
 
 
-@dataclass(frozen=True, eq=False)
-class TokenLosses:
-    """The loss at each position, with no swap and with each module in its block's place."""
-
-    base: np.ndarray
-    """[n, predictions], nats"""
-    swapped: dict
-    """{block, or (block, name, …): [n, predictions]}"""
-    document: np.ndarray
-    """[n]"""
-
-    @property
-    def documents(self) -> np.ndarray:
-        """[documents]: their numbers, for statistics of sums by document."""
-        return np.unique(self.document)
-
-    @property
-    def predictions(self) -> np.ndarray:
-        """Predictions of each document, [documents]."""
-        return sums(np.ones_like(self.base), self.document)
-
-
 def sweep(
     subject: Subject, windows: Windows, modules: Mapping[tuple[int, str], nn.Module]
 ) -> Losses:
@@ -111,22 +88,18 @@ def sweep(
     that the model does not have, and for a module that cannot stand in for its FFN.
     """
     check_predictions(subject, windows)
+
+    def measure(missing: list) -> Iterator[tuple]:
+        some = {key: modules[key] for key in missing if key is not None}
+        for key, losses in swapped_losses(subject, windows, some):
+            if key in missing:
+                yield key, by_document(losses, windows, _name_of(key))
+
     with subject.unchanging():
-        keys: dict = {
-            key: document_losses.key(subject, windows, key[0], module)
-            for key, module in modules.items()
-        }
-        keys[None] = document_losses.key(subject, windows)  # the model as it is
-        found: dict = {key: document_losses.look_up(of_key) for key, of_key in keys.items()}
-        missing = {key: module for key, module in modules.items() if found[key] is None}
-        if missing or found[None] is None:
-            announce("losses after a swap", len(missing))
-            began = time.process_time()
-            swept = token_sweep(subject, windows, missing)
-            seconds = (time.process_time() - began) / (len(missing) + 1)
-            for key in (None, *missing):
-                table = _by_document(swept, key)
-                found[key] = document_losses.keep(keys[key], table, seconds)
+        keys: dict = {None: document_losses.key(subject, windows)}  # the model as it is
+        for key, module in modules.items():
+            keys[key] = document_losses.key(subject, windows, key[0], module)
+        found = kept_of(document_losses, keys, measure)
     return of_tables(found.pop(None), found)
 
 
@@ -137,29 +110,38 @@ def document_losses(
     """Losses with `module` in a block's place, or of the model as it is: document, sum (nats),
     predictions."""
     modules = {} if block is None else {block: module}
-    return _by_document(token_sweep(subject, windows, modules), block)
+    swept = token_sweep(subject, windows, modules)
+    return by_document(swept[block], windows, _name_of(block))
 
 
-def _by_document(swept: TokenLosses, key) -> pd.DataFrame:
-    """What was measured under a key (None: no swap), summed by document."""
-    losses_of_key = swept.base if key is None else swept.swapped[key]
-    if not np.isfinite(losses_of_key).all():
-        where = "the model as it is" if key is None else f"the module in block {block_of(key)}"
+def by_document(losses: np.ndarray, windows: Windows, of: str) -> pd.DataFrame:
+    """Losses [n, predictions] summed by document; `of`: whose they are, in words. Raises InputError
+    for losses that are infinite or no numbers."""
+    if not np.isfinite(losses).all():
         raise InputError(
-            f"{where} gives logits that are infinite or no numbers, so there is no loss: look at "
-            "its weights, or load the model in float32."
+            f"{of} gives logits that are infinite or no numbers, so there is no loss: look at its "
+            "weights, or load the model in float32."
         )
-    return pd.DataFrame(
-        {
-            "document": swept.documents,
-            "sum": sums(losses_of_key, swept.document),
-            "predictions": swept.predictions.astype(int),
-        }
-    )
+    predictions = sums(np.ones_like(losses), windows.document).astype(int)
+    columns = {"document": np.unique(windows.document), "sum": sums(losses, windows.document)}
+    return pd.DataFrame({**columns, "predictions": predictions})
 
 
-def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> TokenLosses:
-    """The loss at each position with each module in its block's place, one at a time.
+def _name_of(key) -> str:
+    return "the model as it is" if key is None else f"the module in block {block_of(key)}"
+
+
+def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> dict[Any, np.ndarray]:
+    """{key: losses [n, predictions], nats} with each module in its block's place, and of the model
+    as it is under None; see `swapped_losses`."""
+    return dict(swapped_losses(subject, windows, modules))
+
+
+def swapped_losses(
+    subject: Subject, windows: Windows, modules: Mapping
+) -> Iterator[tuple[Any, np.ndarray]]:
+    """(key, losses [n, predictions]) with each module in its block's place, one at a time, in order
+    of depth; last those of the model as it is, under None.
 
     `modules` is keyed by block, or by (block, name, …) to try several in one place. The residual
     streams of all windows pass the network once, block by block; what stands in a block's place is
@@ -170,12 +152,11 @@ def token_sweep(subject: Subject, windows: Windows, modules: Mapping) -> TokenLo
     for key, module in modules.items():  # a module that does not fit is refused at once
         check_replacement(get_block(subject, block_of(key)), module)
     streams = Streams(subject, windows)
-    by_depth = sorted(modules, key=block_of)
-    bar = tqdm(by_depth, desc="swaps", unit="swap", delay=2, leave=False)
     with subject.unchanging():
-        swapped = {k: _swapped(subject, windows, block_of(k), modules[k], streams) for k in bar}
-        base = _base(subject, windows, streams)
-    return TokenLosses(base, {key: swapped[key] for key in modules}, windows.document)
+        by_depth = sorted(modules, key=block_of)
+        for key in tqdm(by_depth, desc="swaps", unit="swap", delay=2, leave=False):
+            yield key, _swapped(subject, windows, block_of(key), modules[key], streams)
+        yield None, _base(subject, windows, streams)
 
 
 class Streams:
