@@ -17,9 +17,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import latex2mathml.converter
-from nbconvert import HTMLExporter
-
 from lib.errors import InputError
 from lib.models.names import COMMITTED, MODEL_NOTES, TRAINED_HERE, label
 from lib.store import DATA, atomic_write
@@ -173,6 +170,9 @@ CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 def html_of(notebook, title: str) -> str:
     """An executed notebook as a page of its own, without scripts from elsewhere: formulas as
     MathML, which browsers draw themselves."""
+    # Here, for they take seconds to load, and no notebook needs them.
+    import latex2mathml.converter
+    from nbconvert import HTMLExporter
 
     def as_mathml(found: re.Match) -> str:
         display = "block" if found[1] else "inline"

@@ -46,6 +46,15 @@ def test_a_page_has_the_form_of_the_sixth_edition(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_is_executed_in_one_run(path):
+    """From the first cell to the last, without an error: a page is a report."""
+    code = [c for c in content(path)["cells"] if c["cell_type"] == "code"]
+    assert [c["execution_count"] for c in code] == [*range(1, len(code) + 1)]
+    outputs = [output for c in code for output in c["outputs"]]
+    assert outputs and all(output["output_type"] != "error" for output in outputs)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_the_words_of_a_page_were_read_beside_its_numbers(path):
     assert not page.unread(content(path), path.stem)
     assert not page.unquotable(content(path), path.stem)
