@@ -8,7 +8,7 @@ build on one another; an import only ever points up this list, or to the left in
     paper: what papers print, and how a number of ours is shown
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
     models/ assets blocks names trial loading: what may be named; a model, its blocks and FFNs
-    hooks: record, swap and resume on a live model
+    hooks lazy: record, swap and resume on a live model; modules that are made when first used
     linear/ affine moments regression robust rank: affine maps, and how well they fit
     linear/ candidates probes descent: other layers; trained in an FFN's place; maps by descent
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs

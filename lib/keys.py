@@ -8,7 +8,6 @@ and changes it, hooks it or switches dropout on has a module without words, and 
 with it is kept nowhere.
 """
 
-import copy
 import hashlib
 import json
 import re
@@ -20,8 +19,6 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
-
-from lib.errors import InputError
 
 PLAIN = (str, int, float, bool, type(None))
 OF_LIBRARIES = ("lib", "torch", "transformers")
@@ -101,30 +98,19 @@ def digest(words: str) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
-def seal(module: nn.Module, words: str | None) -> nn.Module:
-    """The module, which stands for these words as long as it computes what it computes now; None
-    for no words. Raises InputError for a module of which that cannot be seen."""
-    mark = None if words is None else fingerprint(module)
-    if words is not None and mark is None:
-        raise InputError(
-            f"{type(module).__name__} cannot have a key, for a part of it is defined in a notebook "
-            "and may change unseen: pass it without words, and it is measured each time."
-        )
-    module.__dict__.update(_words=words, _as_sealed=mark)
+def seal(module: nn.Module, *parts) -> nn.Module:
+    """The module, which stands for these words (or those of modules that it is made of) as long as
+    it computes what it computes now. It has none where a part has none, or a part of it is defined
+    in a notebook and may change unseen: then it is measured each time."""
+    said = [in_one(part) if part is not None else None for part in parts]
+    mark = None if None in said else fingerprint(module)
+    module.__dict__.update(_words=mark and " ".join(map(str, said)), _as_sealed=mark)
     return module
-
-
-def compose(module: nn.Module, *parts) -> None:
-    """Give a module the words of what it is made of, a module's or plain ones; none if a part has
-    none."""
-    words = [in_one(part) for part in parts]
-    mark = None if None in words else fingerprint(module)
-    module.__dict__.update(_words=mark and " ".join(map(str, words)), _as_sealed=mark)
 
 
 def words_of(module: nn.Module) -> str | None:
     """What a module was sealed as; None if it never was or is no longer what it was. A class of
-    lib may say so itself (lib.linear.affine.Handle)."""
+    lib may say so itself (lib.lazy.LazyModule)."""
     if _says_itself(module):
         hooked = any(getattr(module, hooks) for hooks in HOOKS)
         return None if hooked else module.provenance
@@ -140,37 +126,6 @@ def own(part: nn.Module, words: str) -> None:
     """Let a part of a model stand for these words in what holds it, which then need not look at its
     weights: the model's own fingerprint covers them."""
     part.__dict__["_own"] = id(part), words  # a copy carries the number of what it was copied from
-
-
-def later(compute: Callable, **inputs) -> Callable:
-    """A function of a choice: what `compute` gives, computed when something of it is first chosen.
-    Each call hands out a copy of its own, so that nothing done to one is done to another.
-
-    `inputs` are named as a reader would name them. Raises InputError where one of them was changed
-    meanwhile, for then what comes would not be what was asked for.
-    """
-    asked_for = {name: _as_it_is(value) for name, value in inputs.items()}
-    computed: list = []
-
-    def chosen(choose: Callable):
-        if not computed:
-            for name, value in inputs.items():
-                if _as_it_is(value) != asked_for[name]:
-                    raise InputError(
-                        f"the {name} changed between asking for this and its first use: ask for it "
-                        "again, or use it once before you change them."
-                    )
-            computed.append(compute())
-        return copy.deepcopy(choose(computed[0]))
-
-    return chosen
-
-
-def _as_it_is(value) -> str | dict | None:
-    """What tells that an input changed; a model in memory has no words, but weights."""
-    if hasattr(type(value), "unchanging") and value.loaded_as is None:
-        return fingerprint(value.model, whole=True)
-    return describe(value)
 
 
 def _says_itself(module: nn.Module) -> bool:

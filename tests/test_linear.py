@@ -12,7 +12,8 @@ from sklearn.metrics import r2_score
 from lib.errors import InputError
 from lib.hooks import Rows, capture, swap
 from lib.linear import regression
-from lib.linear.affine import MassiveKeptMap, made, svd_ridge
+from lib.lazy import made
+from lib.linear.affine import MassiveKeptMap, svd_ridge
 from lib.linear.descent import descend, search_rate
 from lib.linear.moments import Moments, collect
 from lib.linear.rank import (

@@ -15,7 +15,7 @@ from lib import store
 from lib.cli import difference_of
 from lib.errors import InputError
 from lib.hooks import Rows
-from lib.linear.affine import Handle
+from lib.lazy import LazyModule
 from lib.linear.probes import train_probe
 from lib.linear.regression import errors, fit, r2
 from lib.stats import ratio, sums
@@ -478,7 +478,7 @@ def test_a_kept_page_fits_nothing_and_has_the_same_numbers(
         pd.testing.assert_frame_equal(one, other, check_exact=True)
     fits, healed = again[4]
     for handle in (*fits.maps.values(), *fits.mean_output.values(), *healed.values()):
-        assert isinstance(handle, Handle) and "made" not in handle._modules
+        assert isinstance(handle, LazyModule) and "made" not in handle._modules
 
 
 def test_losses_by_document_are_those_of_each_token(subject, fits, test, own_cache):

@@ -19,11 +19,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 from tqdm import tqdm
 
-from lib import keys
 from lib.errors import InputError, unknown
 from lib.hooks import capture, for_windows
 from lib.keys import seal, words_of
-from lib.linear.affine import AffineMap, Handle, for_maps, handles
+from lib.lazy import LazyModule, for_maps, lazily
+from lib.linear.affine import AffineMap
 from lib.models.blocks import Subject
 from lib.stats import interval, sums
 from lib.store import cached, kept
@@ -315,7 +315,7 @@ def choose_gate(gates: Mapping[str, Gate], x: np.ndarray, increase: np.ndarray) 
 
 def best_of_four(
     subject: Subject, text: GateText, maps: Mapping[int, AffineMap]
-) -> dict[int, Handle]:
+) -> dict[int, LazyModule]:
     """{block: gate}: the best of KINDS for each map (§3.4), trained on `text.train` and chosen on
     `text.choose`, when it is first used."""
 
@@ -325,7 +325,7 @@ def best_of_four(
     how = f"gate for {{}}; the best of four, {fit_gates.version}, of {subject.provenance} on "
     how += f"{text.train.provenance}, chosen on {text.choose.provenance}"
     words = for_maps(subject.provenance and how, maps)
-    return handles(words, compute, model=subject, texts=text, maps=maps)
+    return lazily(words, compute, model=subject, texts=text, maps=maps)
 
 
 def _best_of_four(
@@ -418,7 +418,7 @@ class Routed(nn.Module):
         super().__init__()
         self.ffn, self.surrogate, self.router = ffn, surrogate, router
         self.linear: torch.Tensor = None
-        keys.compose(self, surrogate, "where", router, "else", ffn)
+        seal(self, surrogate, "where", router, "else", ffn)
 
     def at(self, chunk: slice) -> "Routed":
         """The same on some of the windows, where the router is told per window."""

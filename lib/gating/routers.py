@@ -17,7 +17,8 @@ from lib import hooks, keys
 from lib.errors import unknown
 from lib.gating.gates import Gate, loss_increases
 from lib.gating.tokens import smoothed_token_mean
-from lib.linear.affine import AffineMap, Handle, for_maps, handles, made
+from lib.lazy import LazyModule, for_maps, lazily, made
+from lib.linear.affine import AffineMap
 from lib.models.blocks import Subject
 from lib.store import cached, sealed
 from lib.text.windows import Windows
@@ -121,7 +122,7 @@ class TrueError(nn.Module):
     def __init__(self, ffn: nn.Module, affine: AffineMap):
         super().__init__()
         self.ffn, self.affine = ffn, affine
-        keys.compose(self, "the true error of", affine)
+        keys.seal(self, "the true error of", affine)
 
     def score(self, x: torch.Tensor) -> torch.Tensor:
         return -(self.ffn(x) - self.affine(x)).square().sum(-1)
@@ -164,7 +165,7 @@ def random_scores(
 
 def learned_errors(
     subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
-) -> dict[int, Handle]:
+) -> dict[int, LazyModule]:
     """{block: scores from x}: minus the log squared error of the block's map, by ridge regression
     on these windows (see `learn_errors`); fitted when first used."""
 
@@ -172,12 +173,12 @@ def learned_errors(
         return dict(zip(maps, learn_errors(subject, windows, maps).routers))
 
     words = for_maps(said_of(f"{_learn_errors.version} of {{}}", subject, windows), maps)
-    return handles(words, compute, model=subject, text=windows, maps=maps)
+    return lazily(words, compute, model=subject, text=windows, maps=maps)
 
 
 def learned_increases(
     subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]
-) -> dict[int, Handle]:
+) -> dict[int, LazyModule]:
     """{block: scores from x}: minus the loss increase by the block's map (Balogh §3.2), by ridge
     regression on these windows, without massive positions; fitted when first used."""
 
@@ -191,7 +192,7 @@ def learned_increases(
         return gates
 
     how = said_of("a ridge regression of the loss increase by {}", subject, windows)
-    return handles(for_maps(how, maps), compute, model=subject, text=windows, maps=maps)
+    return lazily(for_maps(how, maps), compute, model=subject, text=windows, maps=maps)
 
 
 def by_token(
@@ -200,7 +201,7 @@ def by_token(
     test: Windows,
     maps: Mapping[int, AffineMap],
     mean_of: str = "error",
-) -> dict[int, Handle]:
+) -> dict[int, LazyModule]:
     """{block: scores of the positions of `test` by their input token alone}: minus the mean over
     `windows` of the map's squared error there, or of the "loss increase" (Balogh §4.3.3); or the
     token's "frequency" there, of which nothing is learned."""
@@ -233,8 +234,8 @@ def by_token(
         return {b: FixedScores(-mean[test.tokens.numpy()]) for b, mean in tables().items()}
 
     # The scores themselves are looked up later too, so the text that they are for is an input.
-    inputs = dict(model=subject, text=windows, maps=maps) | {"test text": test}
-    return handles(for_maps(said, maps), compute, **inputs)
+    inputs: dict = dict(model=subject, text=windows, maps=maps) | {"test text": test}
+    return lazily(for_maps(said, maps), compute, **inputs)
 
 
 def said_of(how: str, subject: Subject, windows: Windows) -> str | None:

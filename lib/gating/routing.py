@@ -18,7 +18,8 @@ from lib.gating.gates import GateText, Routed, check_share
 from lib.gating.routers import Errors, learn_errors, learned_errors, said_of
 from lib.gating.sparse import SparseFFN
 from lib.hooks import advance, block_pass, capture_residual, for_windows, get_block, slices
-from lib.linear.affine import AffineMap, Handle, for_maps, made
+from lib.lazy import LazyModule, for_maps, lazily, made
+from lib.linear.affine import AffineMap
 from lib.linear.moments import Moments
 from lib.models.blocks import Subject
 from lib.stats import sums
@@ -64,7 +65,7 @@ class TopShare(nn.Module):
         super().__init__()
         check_share(share)
         self.scorer, self.share = scorer, share
-        keys.compose(self, f"the highest {share!r} of each window by", scorer)
+        keys.seal(self, f"the highest {share!r} of each window by", scorer)
 
     @property
     def n_multiplications(self) -> int:
@@ -96,7 +97,7 @@ def routed(
 
 def cheapest(
     subject: Subject, text: GateText, maps: Mapping[int, AffineMap], share: float
-) -> dict[int, Handle]:
+) -> dict[int, LazyModule]:
     """{block: routed FFN}: `share` of all evaluations affine, where the learned error is least,
     with each block's share by what its map is expected to add to the loss (ours).
 
@@ -106,25 +107,19 @@ def cheapest(
     how = f"{{}} where the error learned is least, {share!r} of all blocks, shares by costs on "
     said = said_of(how + text.choose.provenance, subject, text.train)
 
-    def modules() -> dict[int, Routed]:
+    def best() -> dict[int, TopShare]:
         errors = learn_errors(subject, text.train, maps)
         alone = single.sweep(subject, text.choose, {(b, "map"): maps[b] for b in maps})
         mean_error = (errors.error * ~errors.massive).mean((1, 2))  # [blocks]
         rates = np.maximum(alone.nats("map")[[*maps]].to_numpy(), 1e-6) / mean_error
         shares = allocate(marginal_costs(errors, rates), share).mean((1, 2))
         scores = learned_errors(subject, text.train, maps)
-        return {
-            b: routed(subject, maps, {b: scores[b]}, float(of_block))[b]
-            for b, of_block in zip(maps, shares)
-        }
+        return {b: TopShare(scores[b], float(of_block)) for b, of_block in zip(maps, shares)}
 
-    routed_ffns = keys.later(modules, model=subject, texts=text, maps=maps)
-
-    def of_block(b: int) -> Routed:
-        router = routed_ffns(lambda of: of[b].router)
+    def ffn(router: TopShare, b: int) -> Routed:
         return Routed(subject.blocks[b].original, maps[b], router)
 
-    return {b: Handle(words, partial(of_block, b)) for b, words in for_maps(said, maps).items()}
+    return lazily(for_maps(said, maps), best, ffn, model=subject, texts=text, maps=maps)
 
 
 def sweep(
@@ -214,7 +209,9 @@ def _saved_by_map(affine: AffineMap, n_params: int) -> float:
     return 1 - multiplies / n_params
 
 
-def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> dict[int, Handle]:
+def refit(
+    subject: Subject, windows: Windows, modules: Mapping[int, Routed]
+) -> dict[int, LazyModule]:
     """Maps fitted anew in order of depth, each on the positions that its router sends it while all
     earlier blocks are routed with their new maps: {block: Routed}, fitted when first used.
 
@@ -222,17 +219,13 @@ def refit(subject: Subject, windows: Windows, modules: Mapping[int, Routed]) -> 
     """
     together = keys.in_one(modules)
     said = together and f"refitted in order of depth on {windows.provenance}: {together}"
-    maps = keys.later(
-        lambda: _refit(subject, windows, modules), model=subject, text=windows, routed=modules
-    )
 
-    def with_new_map(b: int) -> Routed:
-        return _with_map(made(modules[b]), maps(lambda of: of[b]).to(subject.device))
+    def ffn(affine: AffineMap, b: int) -> Routed:
+        return _with_map(made(modules[b]), affine.to(subject.device))
 
-    return {
-        b: Handle(said and f"FFN of block {b} routed, {said}", partial(with_new_map, b))
-        for b in modules
-    }
+    words = {b: said and f"FFN of block {b} routed, {said}" for b in modules}
+    fitted = partial(_refit, subject, windows, modules)
+    return lazily(words, fitted, ffn, model=subject, text=windows, routed=modules)
 
 
 @cached("refitted maps", 3, modules="routed")

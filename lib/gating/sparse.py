@@ -8,7 +8,6 @@ by block and matrix.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +17,9 @@ from transformers.pytorch_utils import Conv1D
 
 from lib.errors import InputError
 from lib.hooks import forward
-from lib.keys import later, seal
-from lib.linear.affine import Handle
-from lib.models.blocks import Block, Subject
+from lib.keys import seal
+from lib.lazy import LazyModule, lazily
+from lib.models.blocks import Subject
 from lib.store import cached
 from lib.text.windows import Windows
 
@@ -169,13 +168,13 @@ def _on_input(change: Callable) -> Callable:
     return hook
 
 
-def teal(subject: Subject, windows: Windows, share: float) -> dict[int, Handle]:
+def teal(subject: Subject, windows: Windows, share: float) -> dict[int, LazyModule]:
     """{block: FFN} that leaves out about `share` of the multiplications: the smallest entries of
     what each matrix reads, the same share for every matrix (TEAL's uniform sparsity)."""
     return _thinned(subject, windows, share, {"input": share, "hidden": share}, "teal")
 
 
-def cats(subject: Subject, windows: Windows, share: float) -> dict[int, Handle]:
+def cats(subject: Subject, windows: Windows, share: float) -> dict[int, LazyModule]:
     """{block: FFN} that leaves out about `share` of the multiplications: hidden units of the
     smallest gate activations. At most two thirds can be saved in an FFN with a gate (the gate is
     computed), half in one without."""
@@ -192,18 +191,24 @@ def cats(subject: Subject, windows: Windows, share: float) -> dict[int, Handle]:
 
 def _thinned(
     subject: Subject, windows: Windows, share: float, level_of: dict[str, float], how: str
-) -> dict[int, Handle]:
+) -> dict[int, LazyModule]:
     if not 0 <= share <= 1:
         raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
     levels = tuple(level_of.values())
-    quantiles = later(lambda: magnitudes(subject, windows, levels), model=subject, text=windows)
 
-    def thinned(block: Block) -> SparseFFN:
-        cuts = {}
-        of_all = quantiles(lambda of: of)
-        for k, (name, level) in enumerate(level_of.items()):
-            cuts[name] = float(of_all[name][block.index, k]) if level > 0 else 0.0
-        return SparseFFN(block.original, block.d_model, cuts)
+    def cuts() -> dict[int, dict[str, float]]:
+        of_all = magnitudes(subject, windows, levels)
+        return {
+            b: {
+                name: float(of_all[name][b, k]) if level > 0 else 0.0
+                for k, (name, level) in enumerate(level_of.items())
+            }
+            for b in range(len(subject))
+        }
 
-    words = subject.provenance and f"{how}, share {share!r} by {windows.provenance}"
-    return {b.index: Handle(words, partial(thinned, b)) for b in subject.blocks}
+    def thinned(of_block: dict[str, float], b: int) -> SparseFFN:
+        return SparseFFN(subject.blocks[b].original, subject.d_model, of_block)
+
+    said = subject.provenance and f"{how}, share {share!r} by {windows.provenance}"
+    words = dict.fromkeys(range(len(subject)), said)
+    return lazily(words, cuts, thinned, model=subject, text=windows)

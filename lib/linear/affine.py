@@ -4,15 +4,11 @@ A map is a frozen module: called on x it gives ŷ, and `massive(x)` says on whic
 the FFN to stay. Swapped into a model (lib.hooks.swap), the FFN computes those positions.
 """
 
-import copy
-from collections.abc import Callable, Mapping
-from functools import partial
-
 import torch
 from torch import nn
 
 from lib.errors import InputError
-from lib.keys import later, seal, words_of
+from lib.keys import seal, words_of
 
 
 class AffineMap(nn.Module):
@@ -60,103 +56,6 @@ class MassiveKeptMap(AffineMap):
         words, of_positions = words_of(affine), words_of(self)
         both = words and of_positions and f"{words}, FFN kept as by {of_positions}"
         return seal(repaired, both)
-
-
-class Handle(nn.Module):
-    """A replacement for an FFN that is made when it is first used (called, moved, or asked for a
-    weight); until then only its words are there, by which kept losses are found."""
-
-    def __init__(self, words: str | None, make: Callable[[], nn.Module]):
-        super().__init__()
-        self.__dict__.update(_said=words, _make=make)
-
-    @classmethod
-    def of(cls, module: nn.Module) -> "Handle":
-        """A handle of what is made already."""
-        handle = cls(words_of(module), lambda: module)
-        handle._modules["made"] = module
-        return handle
-
-    def __deepcopy__(self, memo: dict) -> "Handle":
-        if "made" in self._modules:
-            return Handle.of(copy.deepcopy(self.module, memo))
-        return Handle(self._said, self._make)  # which makes one of its own
-
-    def __reduce__(self) -> tuple:
-        return Handle.of, (self.module,)
-
-    @property
-    def provenance(self) -> str | None:
-        """Its words, as long as it is what they say."""
-        if "made" not in self._modules:
-            return self._said
-        return words_of(self._modules["made"])
-
-    @property
-    def module(self) -> nn.Module:
-        """What it stands for, made now if it was not before."""
-        if "made" not in self._modules:
-            self._modules["made"] = seal(self._make(), self._said)
-        return self._modules["made"]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d] -> [..., d]
-        return self.module(x)
-
-    def __getattr__(self, name: str):
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name.startswith("_"):
-                raise
-            return getattr(self.module, name)
-
-    def __setattr__(self, name: str, value) -> None:
-        """What is set is set on the module; the mode (train, eval) on both."""
-        if not name.startswith("_") and name != "training":
-            return setattr(self.module, name, value)
-        super().__setattr__(name, value)
-
-    # Whoever asks for what is in it, to move, read or change it, has it made.
-
-    def _apply(self, *args, **kwargs) -> "Handle":
-        _ = self.module
-        return super()._apply(*args, **kwargs)
-
-    def _named_members(self, *args, **kwargs):
-        _ = self.module
-        return super()._named_members(*args, **kwargs)
-
-    def state_dict(self, *args, **kwargs):
-        _ = self.module
-        return super().state_dict(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args, **kwargs) -> None:
-        _ = self.module
-        super()._load_from_state_dict(*args, **kwargs)
-
-    def apply(self, change: Callable) -> "Handle":
-        _ = self.module
-        return super().apply(change)
-
-
-def handles(
-    words: Mapping[int, str | None], compute: Callable[[], Mapping[int, nn.Module]], **inputs
-) -> dict[int, Handle]:
-    """{block: map}, each with its words at once; `compute` makes all of them when one is first
-    used. Raises InputError then where one of `inputs` (see `lib.keys.later`) changed meanwhile."""
-    maps = later(compute, **inputs)
-    return {b: Handle(said, partial(maps, lambda of, b=b: of[b])) for b, said in words.items()}
-
-
-def for_maps(words: str | None, maps: Mapping[int, nn.Module]) -> dict[int, str | None]:
-    """{block: words}, with what is said of the block's map in the place of their {}."""
-    of_map = {b: words_of(affine) for b, affine in maps.items()}
-    return {b: words and said and words.replace("{}", said) for b, said in of_map.items()}
-
-
-def made(module: nn.Module) -> nn.Module:
-    """What a handle stands for, made now if it was not before; another module as it is."""
-    return module.module if isinstance(module, Handle) else module
 
 
 ROUNDING = 4.0

@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 from lib.errors import InputError, unknown
 from lib.hooks import Rows
-from lib.keys import later
-from lib.linear.affine import AffineMap, Handle, made
+from lib.lazy import LazyModule, lazily, made
+from lib.linear.affine import AffineMap
 from lib.linear.candidates import FROZEN, START, WHOLE, build, conjunction_index, mean_gate
 from lib.stats import sums
 from lib.store import cached, kept
@@ -86,7 +86,7 @@ class Trained:
 class Probe:
     """A trained candidate and its errors; it is trained when it is first used."""
 
-    module: Handle
+    module: LazyModule
     errors: pd.DataFrame
     """by test document: error, that of the closed form, spread (Σ‖y-ȳ‖² about each feature's
     mean)"""
@@ -125,8 +125,9 @@ def train_probe(
         made_of = ", ".join(f"{name}: {words}" for name, words in key.words.items())
         when = "after its last step" if at == "last" else "at its best checkpoint"
         said = f"{train_layer.version} {when}: {made_of}"
-    trained = later(lambda: train_layer(*given), rows=rows, map=affine)
-    module = Handle(said, lambda: trained(lambda of: of.module(at)))
+    module = lazily(
+        {kind: said}, lambda: {kind: train_layer(*given).module(at)}, rows=rows, map=affine
+    )[kind]
     return Probe(module, probe_errors(*given, at))
 
 

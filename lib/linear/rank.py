@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from lib.hooks import forward
-from lib.linear.affine import AffineMap, Handle, handles, made
+from lib.lazy import LazyModule, lazily, made
+from lib.linear.affine import AffineMap
 from lib.linear.moments import Moments, collect
 from lib.linear.regression import AffineFit, bulk_moments
 from lib.models.blocks import Subject
@@ -34,7 +35,7 @@ def through(moments: Moments, v: torch.Tensor) -> AffineMap:
     return AffineMap(weight.float(), (moments.mean_y - moments.mean_x @ weight).float())
 
 
-def reduced(subject: Subject, fit: AffineFit, rank: Mapping[int, int]) -> dict[int, Handle]:
+def reduced(subject: Subject, fit: AffineFit, rank: Mapping[int, int]) -> dict[int, LazyModule]:
     """{block: map}: the rank-k regressions of a fit, {block: k}, made when one is first used."""
 
     def compute() -> dict[int, AffineMap]:
@@ -46,7 +47,7 @@ def reduced(subject: Subject, fit: AffineFit, rank: Mapping[int, int]) -> dict[i
     words = {
         b: made_of and f"affine map of rank {k}, block {b}; {made_of}" for b, k in rank.items()
     }
-    return handles(words, compute, model=subject, text=fit.windows)
+    return lazily(words, compute, model=subject, text=fit.windows)
 
 
 class _BlockMap(NamedTuple):

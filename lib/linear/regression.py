@@ -16,7 +16,8 @@ from tqdm import tqdm
 
 from lib.errors import InputError
 from lib.hooks import forward
-from lib.linear.affine import AffineMap, Handle, MassiveKeptMap, constant, handles, made
+from lib.lazy import LazyModule, lazily, made
+from lib.linear.affine import AffineMap, MassiveKeptMap, constant
 from lib.linear.moments import BlockSample, Moments, collect
 from lib.models.blocks import Subject
 from lib.stats import sums
@@ -31,12 +32,12 @@ MASSIVE = 20.0
 class AffineFit:
     """What can take each FFN's place, fitted on one sample of text when it is first used."""
 
-    maps: dict[int, Handle]
+    maps: dict[int, LazyModule]
     """{block: affine map}: the paper's, least squares over all positions"""
-    massive_kept: dict[int, Handle]
+    massive_kept: dict[int, LazyModule]
     """{block: affine map} of blocks with massive activations, fitted without these, which stay with
     the FFN"""
-    mean_output: dict[int, Handle]
+    mean_output: dict[int, LazyModule]
     """{block: the FFN's mean output}"""
     facts: pd.DataFrame
     """see `fit_facts`"""
@@ -50,7 +51,7 @@ class AffineFit:
         return [*self.massive_kept]
 
     @property
-    def repaired(self) -> dict[int, Handle]:
+    def repaired(self) -> dict[int, LazyModule]:
         """{block: map}: the one that leaves massive activations to the FFN where there are any."""
         return {**self.maps, **self.massive_kept}
 
@@ -73,9 +74,9 @@ def fit(subject: Subject, windows: Windows) -> AffineFit:
     # Of a model in memory nothing is kept, so the one fit serves for all.
     facts = fits()["facts"] if key is None else fit_facts(subject, windows)
 
-    def of(what: str, compute: Callable, blocks: Sequence[int]) -> dict[int, Handle]:
+    def of(what: str, compute: Callable, blocks: Sequence[int]) -> dict[int, LazyModule]:
         words = {b: said and f"{what} of block {b}; {said}" for b in blocks}
-        return handles(words, compute, model=subject, text=windows)
+        return lazily(words, compute, model=subject, text=windows)
 
     every, massive = [*facts.block], [*facts.block[facts.is_massive]]
     without = "affine map, FFN kept at massive activations"
@@ -206,7 +207,7 @@ def mean_ablation(subject: Subject, windows: Windows) -> dict[int, AffineMap]:
     return means
 
 
-def recentred(subject: Subject, fit: AffineFit, windows: Windows) -> dict[int, Handle]:
+def recentred(subject: Subject, fit: AffineFit, windows: Windows) -> dict[int, LazyModule]:
     """{block: map}: a fit's map with the bias that least squares gives it on other `windows`, so
     that only its slope is carried over."""
 
@@ -220,7 +221,7 @@ def recentred(subject: Subject, fit: AffineFit, windows: Windows) -> dict[int, H
     said = fit.provenance and windows.provenance
     how = f"affine map, bias of {windows.provenance}, block {{}}; {fit.provenance}"
     words = {b: said and how.format(b) for b in fit.maps}
-    return handles(words, compute, model=subject, text=windows)
+    return lazily(words, compute, model=subject, text=windows)
 
 
 def zero_ablation(subject: Subject) -> dict[int, AffineMap]:

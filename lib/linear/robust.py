@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from lib.hooks import forward
-from lib.linear.affine import AffineMap, Handle, handles, made
+from lib.lazy import LazyModule, lazily, made
+from lib.linear.affine import AffineMap
 from lib.linear.moments import Moments, collect
 from lib.linear.regression import MASSIVE, AffineFit, bulk_moments, single
 from lib.models.blocks import Subject
@@ -20,7 +21,9 @@ from lib.store import cached, kept, kept_of
 from lib.text.windows import Windows
 
 
-def fitted_without(subject: Subject, fit: AffineFit, over: float = MASSIVE) -> dict[int, Handle]:
+def fitted_without(
+    subject: Subject, fit: AffineFit, over: float = MASSIVE
+) -> dict[int, LazyModule]:
     """{block: map} fitted on the positions of a fit's text whose output norm is at most `over`
     medians of the block's, in the FFN's place everywhere; of the blocks that have massive
     activations."""
@@ -34,10 +37,10 @@ def fitted_without(subject: Subject, fit: AffineFit, over: float = MASSIVE) -> d
         return maps
 
     how = f"without outputs over {over:g} medians"
-    return _handles(compute, subject, fit, fit.massive_blocks, how)
+    return _lazily(compute, subject, fit, fit.massive_blocks, how)
 
 
-def weighted(subject: Subject, fit: AffineFit, power: float) -> dict[int, Handle]:
+def weighted(subject: Subject, fit: AffineFit, power: float) -> dict[int, LazyModule]:
     """{block: map} by weighted least squares on a fit's text: a position weighs 1/max(‖y‖,
     median)^power, so that with power 2 none counts more than in proportion to its relative
     error."""
@@ -47,10 +50,10 @@ def weighted(subject: Subject, fit: AffineFit, power: float) -> dict[int, Handle
     def compute() -> dict[int, AffineMap]:
         return weighted_maps(subject, fit.windows, median, power)
 
-    return _handles(compute, subject, fit, [*fit.maps], how)
+    return _lazily(compute, subject, fit, [*fit.maps], how)
 
 
-def massive_stay(subject: Subject, fit: AffineFit) -> dict[int, Handle]:
+def massive_stay(subject: Subject, fit: AffineFit) -> dict[int, LazyModule]:
     """{block: map} fitted on all positions, the FFN kept at massive activations; of the blocks that
     have them."""
 
@@ -59,17 +62,17 @@ def massive_stay(subject: Subject, fit: AffineFit) -> dict[int, Handle]:
         return {b: module.with_affine(made(fit.maps[b])) for b, module in kept.items()}
 
     how = "on all positions, FFN kept at massive ones"
-    return _handles(compute, subject, fit, fit.massive_blocks, how)
+    return _lazily(compute, subject, fit, fit.massive_blocks, how)
 
 
-def _handles(
+def _lazily(
     compute: Callable, subject: Subject, fit: AffineFit, blocks: list[int], how: str
-) -> dict[int, Handle]:
+) -> dict[int, LazyModule]:
     """{block: map} of what `compute` gives when one of them is first used; refused where the model
     or the text changed in between."""
     said = fit.provenance
     words = {b: said and f"affine map {how}, block {b}; {said}" for b in blocks}
-    return handles(words, compute, model=subject, text=fit.windows)
+    return lazily(words, compute, model=subject, text=fit.windows)
 
 
 @cached("weighted affine maps", 1)

@@ -12,8 +12,8 @@ from transformers.pytorch_utils import Conv1D
 
 from lib.gating.sparse import parts
 from lib.hooks import advance, block_pass, capture, capture_residual, forward, slices, swap
-from lib.keys import later
-from lib.linear.affine import AffineMap, Handle, constant, svd_ridge
+from lib.lazy import LazyModule, lazily
+from lib.linear.affine import AffineMap, constant, svd_ridge
 from lib.linear.moments import Moments
 from lib.linear.regression import MASSIVE, repair
 from lib.models.blocks import Subject
@@ -124,22 +124,19 @@ def narrow_ffns(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[i
 
 def pruned(
     subject: Subject, fit: Windows, blocks: Sequence[int], share: float
-) -> dict[int, Handle]:
+) -> dict[int, LazyModule]:
     """{block: FFN} without this share of its hidden units, the smallest on `fit` (`largest_units`);
     made when first used."""
-    largest = later(lambda: largest_units(subject, fit, blocks), model=subject, text=fit)
 
-    def without(block: int) -> nn.Module:
-        order = largest(lambda of: of[block])
+    def without(order: torch.Tensor, block: int) -> nn.Module:
         kept = order[: round(len(order) * (1 - share))].sort().values
         return narrowed(subject.blocks[block].original, subject.d_model, kept)
 
     made_of = subject.provenance
     how = f"without {share!r} of its hidden units, the smallest on {fit.provenance}"
-    return {
-        b: Handle(made_of and f"FFN of block {b} of {made_of} {how}", partial(without, b))
-        for b in blocks
-    }
+    words = {b: made_of and f"FFN of block {b} of {made_of} {how}" for b in blocks}
+    largest = partial(largest_units, subject, fit, blocks)
+    return lazily(words, largest, without, model=subject, text=fit)
 
 
 def largest_units(subject: Subject, fit: Windows, blocks: Sequence[int]) -> dict[int, torch.Tensor]:

@@ -10,8 +10,9 @@ from tqdm import tqdm
 
 from lib.errors import InputError
 from lib.hooks import capture_residual, get_block, resume, swap
-from lib.keys import later, seal, words_of
-from lib.linear.affine import AffineMap, Handle, MassiveKeptMap
+from lib.keys import seal, words_of
+from lib.lazy import lazily, made
+from lib.linear.affine import AffineMap, MassiveKeptMap
 from lib.models.blocks import Subject
 from lib.store import cached
 from lib.text.windows import Windows
@@ -43,29 +44,28 @@ def heal(
     blocks = sorted({get_block(subject, key[0]).index for key in modules})
     streams: dict = {}  # filled only if something is not in the cache
 
-    def healed(block: int, module: nn.Module, words: str | None) -> nn.Module:
-        """`module` of a block, healed; `words` it had when it was asked for."""
+    def healed(key: tuple, module: nn.Module, words: str | None) -> dict[tuple, nn.Module]:
+        """{key: the module, healed}; `words` it had when it was asked for."""
         layer = seal(trainable(module), words)
-        given = (subject, windows, block, layer, steps, lr, batch, seed)
+        given = (subject, windows, key[0], layer, steps, lr, batch, seed)
         layer.load_state_dict(_heal(*given, streams=streams, blocks=blocks))
-        return layer.requires_grad_(False).eval()
+        return {key: layer.requires_grad_(False).eval()}
 
     how = f"{_heal.version}, {steps} steps at {lr!r}, {batch} windows a step in order {seed}, "
     how += f"on {windows.provenance}"
-    handles = {}
+    found: dict = {}
     for key, module in modules.items():
         words = words_of(module)
         said = words and f"{words}; {how}"
-        heal_it = partial(healed, key[0], module, words)
-        ready = later(heal_it, model=subject, text=windows, layer=module)
-        handles[key] = Handle(said, partial(ready, lambda layer: layer))
-    return handles
+        heal_it = partial(healed, key, module, words)
+        found |= lazily({key: said}, heal_it, model=subject, text=windows, layer=module)
+    return found
 
 
 def trainable(module: nn.Module) -> nn.Module:
     """A copy whose parameters can be trained; an AffineMap becomes an nn.Linear. Raises InputError
     for a repaired map, whose FFN on massive positions would be lost."""
-    module = module.module if isinstance(module, Handle) else module
+    module = made(module)
     if isinstance(module, MassiveKeptMap):
         raise InputError("a repaired map cannot be healed: give the plain map of its block.")
     if isinstance(module, AffineMap):
