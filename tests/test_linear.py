@@ -11,8 +11,8 @@ from sklearn.metrics import r2_score
 
 from lib.errors import InputError
 from lib.hooks import Rows, capture, swap
-from lib.linear import regression
 from lib.lazy import made
+from lib.linear import regression
 from lib.linear.affine import MassiveKeptMap, svd_ridge
 from lib.linear.descent import descend, search_rate
 from lib.linear.moments import Moments, collect

@@ -1,6 +1,5 @@
 """Trainings in several processes: none stays behind, none takes more than it is given."""
 
-import errno
 import os
 import signal
 import subprocess
@@ -9,11 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
-
-from lib import store
-from lib.training import loop
 
 ROOT = Path(__file__).parents[1]
 JOBS = """
@@ -130,31 +124,3 @@ def test_what_cannot_be_compiled_is_trained_without(tmp_path, what):
     )
     works = what == "no folder"  # in the usual folder
     assert done.stdout.splitlines()[-1:] == [f"False {works}"], done.stdout + done.stderr
-
-
-@pytest.fixture
-def checkpoints(tmp_path):
-    for step in (1, 2):
-        state = {"losses": torch.arange(step).double()}
-        save_file(state, tmp_path / f"{step:08d}.safetensors")
-    store.say_once.cache_clear()
-    return tmp_path
-
-
-def test_a_checkpoint_that_cannot_be_read_now_stays(checkpoints, monkeypatch):
-    def fails(self):
-        raise OSError(errno.EIO, "Input/output error")
-
-    before = sorted(checkpoints.iterdir())
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "read_bytes", fails)
-        assert loop._newest(checkpoints) is None
-    assert sorted(checkpoints.iterdir()) == before
-    assert len(loop._newest(checkpoints)["losses"]) == 2
-
-
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_read(checkpoints):
-    newest = checkpoints / "00000002.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    assert len(loop._newest(checkpoints)["losses"]) == 1
-    assert not newest.exists() and len([*checkpoints.glob("*.damaged")]) == 1

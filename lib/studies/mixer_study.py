@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lib.errors import InputError
+from lib.keys import in_one
 from lib.store import cached, kept
 from lib.studies.study import Study, check_halves, losses_by_half, of_half
 from lib.swap.sweep import next_token_losses
@@ -18,59 +19,57 @@ from lib.training.loop import TrainConfig, train, train_tokenizer
 from lib.training.mixers import MODELS, Kind, check_model_kind
 from lib.training.parallel import in_parallel
 
-MIXER = dict(
-    kind="mixer",
-    vocab="vocabulary",
-    data="training text",
-    tests="test texts",
-    recipe="training",
-    eval_steps="read at steps",
-)
-"""what the arguments of a training are called in keys"""
+
+@dataclass(frozen=True, eq=False)
+class MixerTraining:
+    """All that decides how a mixer is trained, and the texts it is tested on."""
+
+    kind: Kind
+    width: int
+    vocab: int
+    data: Windows
+    tests: dict[str, Windows]
+    recipe: TrainConfig
+    eval_steps: tuple[int, ...]
+    """steps after which it is tested"""
+
+    @property
+    def provenance(self) -> dict[str, str] | None:
+        """The training in words, for keys; None for a reader's own kind."""
+        if self.kind.provenance is None:
+            return None
+        words = {"mixer": self.kind.name, "width": str(self.width), "vocabulary": str(self.vocab)}
+        words |= {"training text": self.data.provenance, "test texts": str(in_one(self.tests))}
+        return words | self.recipe.provenance | {"read at steps": str(in_one(self.eval_steps))}
 
 
-@kept("mixers", 1, **MIXER)
-def mixer_losses(
-    kind: Kind,
-    width: int,
-    vocab: int,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    eval_steps: tuple[int, ...],
-) -> pd.DataFrame:
+@kept("mixers", 1)
+def mixer_losses(training: MixerTraining) -> pd.DataFrame:
     """What `train_mixer` gave: text, half of its documents, step, loss in nats a token."""
-    return train_mixer(kind, width, vocab, data, tests, recipe, eval_steps)["losses"]
+    return train_mixer(training)["losses"]
 
 
-@cached("mixer", 1, **MIXER)
-def train_mixer(
-    kind: Kind,
-    width: int,
-    vocab: int,
-    data: Windows,
-    tests: dict[str, Windows],
-    recipe: TrainConfig,
-    eval_steps: tuple[int, ...],
-) -> dict:
+@cached("mixer", 1)
+def train_mixer(training: MixerTraining) -> dict:
     """Train one model: "losses" (text, half, step, loss) after each step of `eval_steps`, and its
     weights ("weight.…")."""
-    check_model_kind(kind.name)
+    kind, data = training.kind.name, training.data
+    check_model_kind(kind)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
-        torch.manual_seed(recipe.seed)
-        model = MODELS[kind.name](vocab, data.tokens.shape[1], width)
+        torch.manual_seed(training.recipe.seed)
+        model = MODELS[kind](training.vocab, data.tokens.shape[1], training.width)
     rows: list[dict] = []
 
     def look(at: int) -> None:
         device = next(model.parameters()).device
-        for text, windows in tests.items():
+        for text, windows in training.tests.items():
             parts = []
             with torch.no_grad():
                 for tokens in windows.tokens.to(device).split(64):
                     parts.append(next_token_losses(model(tokens).logits, tokens).cpu())
             rows.extend(losses_by_half(torch.cat(parts).numpy(), windows, text, at))
 
-    train(model, data, recipe, callback=look, callback_steps=eval_steps)
+    train(model, data, training.recipe, callback=look, callback_steps=training.eval_steps)
     weights = {f"weight.{name}": p for name, p in model.named_parameters()}
     return {"losses": pd.DataFrame(rows)[["text", "half", "step", "loss"]]} | weights
 
@@ -89,11 +88,11 @@ class MixerStudy(Study):
     def train(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> pd.DataFrame:
         """What a training gave: text, half of its documents, step, loss in nats a token, after each
         third of its steps. What was trained earlier is kept."""
-        return mixer_losses(*self._given(kind, width, lr, seed, share))
+        return mixer_losses(self.training(kind, width, lr, seed, share))
 
     def model(self, kind: str, width: int, lr: float, seed: int) -> nn.Module:
         """The model that `train` trained; it is trained again unless it is in the cache."""
-        found = train_mixer(*self._given(kind, width, lr, seed, 1))
+        found = train_mixer(self.training(kind, width, lr, seed))
         model = MODELS[kind](self.vocab, self.fit.tokens.shape[1], width)
         state = {
             name.removeprefix("weight."): torch.as_tensor(w)
@@ -156,11 +155,13 @@ class MixerStudy(Study):
         in_parallel(_train_one, missing, brief=self.steps < 100)
 
     def _is_kept(self, kind: str, width: int, lr: float, seed: int, share: float = 1) -> bool:
-        key = mixer_losses.key(*self._given(kind, width, lr, seed, share))
+        key = mixer_losses.key(self.training(kind, width, lr, seed, share))
         return mixer_losses.look_up(key) is not None
 
-    def _given(self, kind: str, width: int, lr: float, seed: int, share: float) -> tuple:
-        """The arguments of `train_mixer`: a linear rise of the rate, then a linear fall to 0."""
+    def training(
+        self, kind: str, width: int, lr: float, seed: int, share: float = 1
+    ) -> MixerTraining:
+        """All that decides such a training: the rate rises linearly, then falls linearly to 0."""
         steps = max(3, round(share * self.steps))
         warmup = max(1, steps // 100)
         recipe = TrainConfig(
@@ -175,7 +176,7 @@ class MixerStudy(Study):
             bfloat16=self.bfloat16,
         )
         thirds = tuple(sorted({steps // 3, 2 * steps // 3, steps}))
-        return Kind(kind), width, self.vocab, self.fit, self.tests, recipe, thirds
+        return MixerTraining(Kind(kind), width, self.vocab, self.fit, self.tests, recipe, thirds)
 
 
 def _search(job: tuple) -> None:

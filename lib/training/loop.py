@@ -7,12 +7,9 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from safetensors import SafetensorError
-from safetensors.torch import load, save_file
 from tokenizers import ByteLevelBPETokenizer
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -21,13 +18,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, get_scheduler
 
 from lib.errors import InputError
 from lib.keys import settings
-from lib.store import atomic_write, read_whole, say_once, set_aside
+from lib.store import say_once
 from lib.text.windows import Windows
 from lib.training.decoder import Gated
-
-State = dict[str, torch.Tensor]  # see _state
-ADAM = ("step", "exp_avg", "exp_avg_sq")
-"""what Adam knows of each parameter; a fused one counts its steps where the parameter lies"""
 
 
 def train_tokenizer(documents: list[str], vocab_size: int = 4096) -> PreTrainedTokenizerFast:
@@ -91,17 +84,13 @@ def train(
     *,
     callback: Callable[[int], None] | None = None,
     callback_steps: Collection[int] = (),
-    checkpoints: Path | None = None,
-    checkpoint_every: int = 500,
     compiled: bool = False,
 ) -> list[float]:
     """Train `model` in place and return each step's loss in nats. No window is read again before
     all others are. Same seed, same machine, same weights (of a model without dropout).
 
     `callback(step)` is called after each step in `callback_steps` (0: before the first), with the
-    model in eval mode; it must not change it. `checkpoints`: a folder that gets the state after
-    each `checkpoint_every` steps; a training goes on from the last whole one, to the last bit, and
-    the folder goes when it is done. `compiled`: a Llama's layers and the loss go through
+    model in eval mode; it must not change it. `compiled`: a Llama's layers and the loss go through
     torch.compile, which rounds otherwise and needs a C++ compiler. Under `accelerate launch` every
     process reads its share of a batch. Raises InputError for a training that diverged.
     """
@@ -117,23 +106,19 @@ def train(
         # Each width of an FFN is built once; the default gives up after eight.
         layers = model.model.layers
         forwards = {layer: torch.compile(layer.forward, recompile_limit=256) for layer in layers}
-    reached = _newest(checkpoints)
-    losses = _restore(reached, model, plain) if reached else []
+    losses: list[float] = []
     order = _order(len(data), recipe)
     of_process = slice(accelerator.process_index, None, accelerator.num_processes)
     # FFNs with a gate of their own, where its opening is penalized.
     gates = [m for m in model.modules() if isinstance(m, Gated)] if recipe.gate_penalty else []
     ffns = [p for name, p in model.named_parameters() if ".mlp." in name]
-    bar = tqdm(range(len(losses), recipe.steps + 1), desc="training", delay=2, leave=False)
+    bar = tqdm(range(recipe.steps + 1), desc="training", delay=2, leave=False)
     for step in bar:
         if callback and step in callback_steps:
             model.eval()
             callback(step)
         if step == recipe.steps:
             break
-        if checkpoints and step % checkpoint_every == 0 and step and accelerator.is_main_process:
-            with atomic_write(checkpoints / f"{step:08d}.safetensors") as part:
-                save_file(_state(model, plain, losses), part)
         wrapped.train()
         chosen = order[step * recipe.batch : (step + 1) * recipe.batch][of_process]
         tokens = data.tokens[chosen].to(accelerator.device)  # [batch, seq_len]
@@ -162,8 +147,6 @@ def train(
     if losses and not math.isfinite(losses[-1]):
         raise InputError(f"the training diverged at rate {recipe.lr}: give a smaller one.")
     model.eval()
-    if checkpoints and accelerator.is_main_process:
-        shutil.rmtree(checkpoints, ignore_errors=True)
     return losses
 
 
@@ -183,7 +166,7 @@ def adamw(
 
 def _rate(optimizer: torch.optim.Optimizer, recipe: TrainConfig) -> Callable[[int], float]:
     """The learning rate at a step as a share of its peak: the function inside transformers'
-    schedule, which has no state and so needs no checkpoint."""
+    schedule."""
     if recipe.decay is None:
         kind = "cosine_with_min_lr"
         options: dict = {"min_lr_rate": 0.1}
@@ -237,38 +220,3 @@ def _placed(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
     finally:
         for module in forwards:
             vars(module).pop("forward", None)
-
-
-def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer, losses: list) -> State:
-    """All that a training needs to go on: weights, Adam's state, the losses so far."""
-    found = {"losses": torch.tensor(losses, dtype=torch.float64)}
-    for name, p in model.named_parameters():
-        found[f"weight.{name}"] = p.detach().cpu().clone()
-        for key, value in optimizer.state[p].items():  # empty until a parameter learns
-            found[f"{key}.{name}"] = value.cpu().clone()
-    return found
-
-
-def _restore(state: State, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> list[float]:
-    """Put a state back into a model and its optimizer; its losses."""
-    losses = torch.as_tensor(state["losses"]).tolist()
-    for name, p in model.named_parameters():
-        p.data.copy_(torch.as_tensor(state[f"weight.{name}"]))
-        for key in ADAM:
-            if f"{key}.{name}" in state:
-                kept = torch.as_tensor(state[f"{key}.{name}"])
-                optimizer.state[p][key] = kept.to(p.device, copy=True)
-    return losses
-
-
-def _newest(folder: Path | None) -> State | None:
-    """The last checkpoint of a folder that can be read and is whole."""
-    for path in sorted(folder.glob("*.safetensors"), reverse=True) if folder else ():
-        if (content := read_whole(path)) is None:
-            continue
-        try:
-            return load(content)
-        except SafetensorError:
-            set_aside(path, content)
-            path.unlink()
-    return None
