@@ -27,7 +27,7 @@ from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, 
 from lib.linear.candidates import PolyLinear, build
 from lib.linear.descent import descend
 from lib.linear.moments import Moments
-from lib.linear.probes import train_layer
+from lib.linear.probes import ProbeTraining, train_layer
 from lib.linear.regression import fit_maps
 from lib.models.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
 from lib.models.loading import load_subject
@@ -145,9 +145,9 @@ def test_unknown_candidate_share_and_optimizer(refused, subject, test, fits):
             raise AssertionError("rows were captured before the names were checked")
 
     with refused("unknown"):
-        train_layer(Untouched(), 0, fits.maps[0], "prodcut", 1)
+        train_layer(ProbeTraining(Untouched(), 0, fits.maps[0], "prodcut", 1))
     with refused("share of 2"):
-        train_layer(Untouched(), 0, fits.maps[0], "product", 1, planted=2)
+        train_layer(ProbeTraining(Untouched(), 0, fits.maps[0], "product", 1, planted=2))
     with refused("rank 17", "1 to 16"):
         PolyLinear(16, 17)
     with refused("adam", "adamw"):
@@ -368,7 +368,7 @@ def test_a_routed_block_that_does_not_exist(refused, subject, test, fits):
 def test_nothing_to_train_or_to_measure(refused, subject, fit, test, fits):
     rows = Rows(subject, fit[:8], test[:2], [2])
     for call in (
-        lambda: train_layer(rows, 2, fits.maps[2], "product", 0),
+        lambda: train_layer(ProbeTraining(rows, 2, fits.maps[2], "product", 0)),
         lambda: descend(rows, 2, "adamw", 1e-3, 0, 42),
         lambda: descend(rows, 2, "adamw", float("nan"), 5, 42),
         lambda: heal(subject, fit, {(2, "map"): fits.maps[2]}, steps=0),

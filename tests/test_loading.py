@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from lib.errors import InputError
 from lib.hooks import Rows
-from lib.linear.probes import train_layer
+from lib.linear.probes import ProbeTraining, train_layer
 from lib.models import assets
 from lib.models.loading import load_subject
 from lib.models.names import TINY, label
@@ -149,7 +149,7 @@ def test_paths_of_one_name_have_labels_of_their_own(tmp_path):
 def test_half_precision_is_measured_or_refused_in_a_sentence(fit, test, fits):
     half = load_subject("tiny-gpt2", device="cpu", dtype=torch.bfloat16)
     rows = Rows(half, fit[:16], test[:4], [2])
-    assert train_layer(rows, 2, fits.maps[2], "product", 5).error.shape[1] == 4
+    assert train_layer(ProbeTraining(rows, 2, fits.maps[2], "product", 5)).error.shape[1] == 4
     with pytest.raises(InputError, match="float32"):
         heal(half, fit, {(2, "map"): fits.maps[2]}, steps=1)
 

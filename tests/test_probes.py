@@ -10,7 +10,7 @@ from torch import nn
 from lib.linear.affine import AffineMap, MassiveKeptMap
 from lib.linear.candidates import FROZEN, WHOLE, PolyLinear, build, conjunction_index, n_params
 from lib.linear.moments import Moments
-from lib.linear.probes import _planted, cosines, signs, train_layer, train_probe
+from lib.linear.probes import ProbeTraining, _planted, cosines, signs, train_layer, train_probe
 from lib.stats import sums
 
 
@@ -137,7 +137,7 @@ def test_a_planted_product_is_one_function_in_both_texts(planted):
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_whole_candidates_are_what_they_are_scored_as(planted, kind):
-    found = train_layer(planted, 0, planted.affine, kind, 60, start="random")
+    found = train_layer(ProbeTraining(planted, 0, planted.affine, kind, 60, start="random"))
     _, _, u, v = planted.rows
     for at, checkpoint in (("last", -1), ("best", found.best_checkpoint)):
         error = (found.module(at)(u) - v).double().square().sum()
@@ -146,7 +146,7 @@ def test_whole_candidates_are_what_they_are_scored_as(planted, kind):
 
 
 def test_a_linear_candidate_starts_at_the_map(planted):
-    found = train_layer(planted, 0, planted.affine, "linear", 20)
+    found = train_layer(ProbeTraining(planted, 0, planted.affine, "linear", 20))
     np.testing.assert_allclose(found.error[0], found.closed_form, rtol=1e-3)
 
 
@@ -158,8 +158,8 @@ def test_the_checkpoint_is_chosen_on_fit_rows_alone(planted):
             x, y, u, _ = self.rows
             return x, y, u, self.affine(u)
 
-    usual = train_layer(planted, 0, planted.affine, "product", 400)
-    other = train_layer(OtherTest(), 0, planted.affine, "product", 400)
+    usual = train_layer(ProbeTraining(planted, 0, planted.affine, "product", 400))
+    other = train_layer(ProbeTraining(OtherTest(), 0, planted.affine, "product", 400))
     assert other.error.sum(1).argmin() < other.best_checkpoint == usual.best_checkpoint
     for name, value in usual.best.items():
         torch.testing.assert_close(value, other.best[name])
@@ -176,8 +176,8 @@ def test_a_probe_leaves_out_what_a_repaired_map_leaves_to_the_ffn(planted):
         def __getitem__(self, block):
             return x, y + 1e3 * (x[:, :1] > 1), u, v + 1e3 * (u[..., :1] > 1)
 
-    usual = train_layer(planted, 0, repaired, "product", 100)
-    broken = train_layer(Broken(), 0, repaired, "product", 100)
+    usual = train_layer(ProbeTraining(planted, 0, repaired, "product", 100))
+    broken = train_layer(ProbeTraining(Broken(), 0, repaired, "product", 100))
     np.testing.assert_allclose(broken.error, usual.error, rtol=1e-6)
     off = u[..., 0] <= 1
     expected = ((planted.affine(u) - v).square().sum(-1) * off).sum(1)

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from lib.errors import InputError, unknown
 from lib.hooks import Rows
+from lib.keys import settings, words_of
 from lib.lazy import LazyModule, lazily, made
 from lib.linear.affine import AffineMap
 from lib.linear.candidates import FROZEN, START, WHOLE, build, conjunction_index, mean_gate
@@ -83,6 +84,37 @@ class Trained:
 
 
 @dataclass(frozen=True, eq=False)
+class ProbeTraining:
+    """All that decides how a candidate is trained in an FFN's place; see `train_probe`."""
+
+    rows: Rows
+    block: int
+    affine: nn.Module
+    kind: str
+    steps: int
+    seed: int = 42
+    start: Literal["closed form", "random"] = "closed form"
+    planted: float = 0.0
+
+    @property
+    def provenance(self) -> dict[str, str] | None:
+        """The training in words, for keys."""
+        made_of = self.rows.provenance
+        if made_of is None or words_of(self.affine) is None:
+            return None
+        return made_of | settings(
+            self,
+            block="block",
+            affine="affine map",
+            kind="kind",
+            steps="steps",
+            seed="seed",
+            start="start",
+            planted="planted share",
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Probe:
     """A trained candidate and its errors; it is trained when it is first used."""
 
@@ -106,45 +138,37 @@ def train_probe(
     seed: int = 42,
     start: Literal["closed form", "random"] = "closed form",
     planted: float = 0.0,
-    at: Literal["last", "best"] = "last",
+    at: Literal["last", "best"] | int = "last",
 ) -> Probe:
     """One candidate (see `build`) trained in a block's place, as the author's code does.
 
     AdamW without decay at a constant rate of 0.001, batches of 256 rows with replacement, raw x and
     y. A product or gelu is a branch on the frozen closed-form map `affine`; the others are trained
     whole, a linear or a poly from that map or from a `random` start. The first four fifths of the
-    fit rows are trained on; `at` "best", the last fifth has chosen one of 20 checkpoints. Positions
+    fit rows are trained on; `at` "best", the last fifth has chosen one of 20 checkpoints, which a
+    number names (its errors alone are there). Positions
     on which `affine` keeps the FFN are neither trained on nor in the errors. `planted` replaces
     that share of the residual's variance by a random rank-16 product, in both texts: a world where
     there is something to find. Raises InputError for an unknown kind.
     """
-    given = (rows, block, affine, kind, steps, seed, start, planted)
-    key = train_layer.key(*given)
+    training = ProbeTraining(rows, block, affine, kind, steps, seed, start, planted)
     said = None
-    if key is not None:
-        made_of = ", ".join(f"{name}: {words}" for name, words in key.words.items())
+    if (made_of := training.provenance) is not None:
         when = "after its last step" if at == "last" else "at its best checkpoint"
-        said = f"{train_layer.version} {when}: {made_of}"
+        words = ", ".join(f"{name}: {of}" for name, of in made_of.items())
+        said = f"{train_layer.version} {when}: {words}"
     module = lazily(
-        {kind: said}, lambda: {kind: train_layer(*given).module(at)}, rows=rows, map=affine
+        {kind: said}, lambda: {kind: train_layer(training).module(at)}, rows=rows, map=affine
     )[kind]
-    return Probe(module, probe_errors(*given, at))
+    return Probe(module, probe_errors(training, at))
 
 
-@kept("errors of probes", 1, affine="affine map", planted="planted share", at="checkpoint")
+@kept("errors of probes", 1, at="checkpoint")
 def probe_errors(
-    rows: Rows,
-    block: int,
-    affine: nn.Module,
-    kind: str,
-    steps: int,
-    seed: int = 42,
-    start: Literal["closed form", "random"] = "closed form",
-    planted: float = 0.0,
-    at: Literal["last", "best"] | int = "last",
+    training: ProbeTraining, at: Literal["last", "best"] | int = "last"
 ) -> pd.DataFrame:
-    """See Probe.errors; `at` a number: at that checkpoint, of 20 evenly spaced ones."""
-    trained = train_layer(rows, block, affine, kind, steps, seed, start, planted)
+    """See Probe.errors."""
+    trained = train_layer(training)
     named = {"last": -1, "best": trained.best_checkpoint}
     checkpoint = named[at] if isinstance(at, str) else at
     by_window = {
@@ -152,23 +176,15 @@ def probe_errors(
         "error_closed_form": trained.closed_form,
         "spread": trained.spread,
     }
-    document = rows.test.document
+    document = training.rows.test.document
     columns = {name: sums(values[:, None], document) for name, values in by_window.items()}
     return pd.DataFrame({"document": np.unique(document), **columns})
 
 
-@cached("probe", 3, affine="affine map", planted="planted share")
-def train_layer(
-    rows: Rows,
-    block: int,
-    affine: nn.Module,
-    kind: str,
-    steps: int,
-    seed: int = 42,
-    start: Literal["closed form", "random"] = "closed form",
-    planted: float = 0.0,
-) -> Trained:
+@cached("probe", 3)
+def train_layer(training: ProbeTraining) -> Trained:
     """The training behind `train_probe`."""
+    kind, steps, planted = training.kind, training.steps, training.planted
     if kind not in (*FROZEN, *WHOLE):
         raise unknown("candidate", kind, [*FROZEN, *WHOLE])
     if steps < 1 or not 0 <= planted <= 1:
@@ -176,15 +192,15 @@ def train_layer(
             f"a probe cannot be trained in {steps} steps with a planted share of {planted}: give 1 "
             "step or more and a share from 0 to 1."
         )
-    affine = copy.deepcopy(made(affine)).cpu()
-    x, y, x_test, y_test = rows[block]
+    affine = copy.deepcopy(made(training.affine)).cpu()
+    x, y, x_test, y_test = training.rows[training.block]
     # Only rows that the map computes: [n, d] of the fit text; the test keeps its windows.
     ordinary, scored = ~affine.massive(x), ~affine.massive(x_test)
     x, y = x[ordinary], y[ordinary]
     if planted:
         y, y_test = _planted(planted, affine, x, y, x_test, y_test)
-    model = build(kind, x.shape[1], seed)
-    if kind in FROZEN or (start == "closed form" and hasattr(model, "weight")):
+    model = build(kind, x.shape[1], training.seed)
+    if kind in FROZEN or (training.start == "closed form" and hasattr(model, "weight")):
         _start_at(model, affine)
         if kind == "gelu_beside":  # at the map, as products are by their gate
             model.out.weight.data *= math.exp(START)
@@ -210,7 +226,7 @@ def train_layer(
 
     solver = torch.optim.AdamW(learnt, lr=1e-3, weight_decay=0.0)
     marks = {round(steps * k / CHECKS) for k in range(CHECKS + 1)}
-    train_rows(predict, solver, x, target, steps, seed, marks, look)
+    train_rows(predict, solver, x, target, steps, training.seed, marks, look)
     best = int(np.argmin(held_out))
     return Trained(
         kind,
