@@ -20,10 +20,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # make writes nothing itself, so that a pipe that is closed (| head) cannot end it.
 .SILENT:
-.PHONY: report test test-all lint lab notebook train render read check-measured site bench setup clean
+.PHONY: report model test test-all lint lab notebook train render read check-measured site bench setup clean
 
 report: $(READY)  ## the series at the laptop profile, into runs/laptop/index.html
 	$(BIN)/python -m lib.cli report
+
+model: $(READY)  ## every instrument on a model of yours: make model MODEL=gpt2 CORPUS=text.txt
+	test -n "$(MODEL)" || { echo "no model was named: give for example make model MODEL=gpt2"; exit 2; }
+	N=31 $(BIN)/python -m lib.cli notebook
 
 notebook: $(READY)  ## one report: make notebook N=01 MODEL=gpt2 CORPUS=wikitext-2
 	$(BIN)/python -m lib.cli notebook

@@ -12,6 +12,7 @@ build on one another; an import only ever points up this list, or to the left in
     linear/ affine moments regression robust rank: affine maps, and how well they fit
     linear/ candidates probes descent: other layers; trained in an FFN's place; maps by descent
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
+    swap/ massive instruments: what a few positions do to a map; all instruments on one model
     gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
     studies/ replacements study finetune mixer_study decoder_study: what pages train, and on what

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -26,6 +26,7 @@ from lib.models.names import NOTEBOOKS, PROFILES, SETTINGS, label, notebooks, pl
 from lib.store import DATA, ROOT, atomic_write, cache_folder, entry, unpack
 
 RUNS = ROOT / "runs"
+ALONE = "NONLINEARITY_ALONE"  # in the environment: this report is the only one
 NOT_READ = {
     "render": ("profile", "corpus", "seed"),
     "train": ("seed",),
@@ -76,7 +77,8 @@ def one(path: str, parameters: dict) -> None:
     say(path, "started")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        execute(NOTEBOOKS / f"{name}.ipynb", part, parameters)
+        cells = functools.partial(_say_cell, path) if ALONE in os.environ else None
+        execute(NOTEBOOKS / f"{name}.ipynb", part, parameters, cells)
         done = as_read(nbformat.read(part, 4), name, parameters, target)
         with atomic_write(target.with_suffix(".html")) as of_html:
             of_html.write_text(page.html_of(done, name), encoding="utf-8")
@@ -115,7 +117,15 @@ def why_it_failed(error: BaseException, failed: Path) -> str:
     return f"{name}: {why or 'no reason was given'}; {failed} shows how far it came."
 
 
-def execute(source: Path, target: Path, parameters: dict) -> None:
+def _say_cell(path: str, cell, cell_index: int) -> None:
+    """Where a report is: the first words of a cell of code that begins."""
+    if cell.cell_type == "code" and cell.source.strip():
+        say(path, f"cell {cell_index}: {cell.source.strip().splitlines()[0][:60]}")
+
+
+def execute(
+    source: Path, target: Path, parameters: dict, on_cell_start: Callable | None = None
+) -> None:
     """papermill, with what the kernel says of its own transport kept off the terminal."""
     import papermill
 
@@ -126,7 +136,13 @@ def execute(source: Path, target: Path, parameters: dict) -> None:
         os.dup2(nothing.fileno(), 2)
     try:
         papermill.execute_notebook(
-            source, target, parameters, kernel_name="python3", progress_bar=False, cwd=ROOT
+            source,
+            target,
+            parameters,
+            kernel_name="python3",
+            progress_bar=False,
+            cwd=ROOT,
+            on_cell_start=on_cell_start,
         )
     finally:
         os.dup2(terminal, 2)
@@ -152,6 +168,8 @@ def report(config: dict) -> None:
         command = [sys.executable, "-m", "snakemake", "--cores", jobs, "--nolock"]
         command += ["--keep-going", "--rerun-triggers", "mtime", "--rerun-incomplete"]
         command += ["--configfile", str(settings)]
+        if len(runs) == 1:  # who waits for one report is told which cell it has reached
+            os.environ[ALONE] = "1"
         say(f"{len(runs)} reports", f"at most {min(len(runs), int(jobs))} at once")
         for folder in folders:
             say("read them in", str(folder / "index.html"))

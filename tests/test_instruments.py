@@ -1,0 +1,134 @@
+"""All instruments on a model whose FFNs are affine; swaps where a few positions are set apart, with
+planted massive positions. (31, 29)"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LinearRegression
+from torch import nn
+
+from lib.hooks import capture, capture_residual, swap
+from lib.linear import regression
+from lib.models.loading import load_subject
+from lib.models.trial import as_subject
+from lib.stats import sums
+from lib.swap import instruments, massive
+from lib.swap.sweep import sweep, token_losses, token_sweep
+
+
+@pytest.fixture(scope="module")
+def affine_model():
+    """tiny-gpt2 without the nonlinearity in its FFNs."""
+    tiny = load_subject("tiny-gpt2", device="cpu")
+    for block in tiny.blocks:
+        block.ffn.act = nn.Identity()
+    return as_subject(tiny.model, tiny.tokenizer, "affine")
+
+
+def test_where_ffns_are_affine_every_instrument_says_so(affine_model, fit, test):
+    fits = regression.fit(affine_model, fit)
+    losses = instruments.swaps(affine_model, test, fits)
+    found = instruments.by_block(affine_model, test, test[:4], fits, losses)
+    np.testing.assert_allclose(found["R²"], 1, atol=1e-4)
+    np.testing.assert_allclose(found["swap cost"], 0, atol=1e-4)
+    np.testing.assert_allclose(found["predicted cost"], 0, atol=1e-4)
+    for b in (0, 3):  # the mean output by hand, and the cosine where the FFN adds y to h
+        constant = fits.mean_output[b]
+        by_hand = sweep(affine_model, test, {(b, "constant"): constant}).nats("constant")[b]
+        assert found["mean output"][b] == pytest.approx(by_hand)
+        (_, y), h = (
+            capture(affine_model, test, [b])[b],
+            capture_residual(affine_model, test, [b])[b],
+        )
+        cosine = torch.cosine_similarity(y, h, dim=-1).mean()
+        assert found["cosine"][b] == pytest.approx(float(cosine), abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def planted(fit):
+    """tiny-gpt2 whose third FFN adds a long vector at the first position of a window, which it
+    tells by a mark that this position's embedding carries."""
+    tiny = load_subject("tiny-gpt2", device="cpu")
+    tiny.model.transformer.wpe.weight.data[0, 7] += 100
+    x, y = capture(replace(tiny, loaded_as=None), fit[:8], [2])[2]
+    cut, far = 0.8 * float(x[:, 0, 7].min()), 300 * float(y.norm(dim=-1).median())
+    assert bool((x[:, 1:, 7] < cut).all())
+
+    class Planted(nn.Module):
+        def __init__(self, ffn):
+            super().__init__()
+            self.ffn = ffn
+
+        def forward(self, x):
+            mark = x[..., 7:8] > cut
+            return self.ffn(x) + far * mark * nn.functional.one_hot(torch.tensor(5), x.shape[-1])
+
+    tiny.blocks[2].layer.mlp = Planted(tiny.blocks[2].ffn)
+    return replace(tiny, loaded_as=None)
+
+
+def test_long_outputs_are_where_they_were_planted(planted, test):
+    found = massive.long_outputs(planted, test[:8], None)
+    of_block = found[(found.block == 2) & (found.over == 20)].iloc[0]
+    assert of_block["first"] == 1 and of_block["others"] == 0
+    assert of_block["share"] == pytest.approx(1 / test.tokens.shape[1])
+    token = planted.tokenizer.eos_token_id
+    behind = massive.opened(planted, test[:8], token)
+    assert (behind.tokens[:, 0] == token).all() and behind.tokens.shape == test[:8].tokens.shape
+    assert torch.equal(behind.tokens[:, 1:], test[:8].tokens[:, :-1])
+
+
+def test_maps_without_some_positions_are_fits_of_the_others(planted, fit):
+    text = fit[:24]
+    facts = regression.fit(planted, text)
+    maps = massive.fitted_on(planted, text, [2], None, facts, (1, 4))[2]
+    x, y = (side.double() for side in capture(planted, text, [2])[2])
+    first = torch.zeros(x.shape[:2], dtype=torch.bool)
+    first[:, 0] = True
+    put_back = ~first
+    put_back[:4, 0] = True  # the first four massive rows
+    middle = torch.ones_like(first)
+    middle[:, x.shape[1] // 2] = False
+    rows = {"ordinary": ~first, 4: put_back, "all but the middle": middle, "all": first | ~first}
+    for name, chosen in rows.items():
+        oracle = LinearRegression().fit(x[chosen], y[chosen])
+        predicted = maps[name](x[chosen].float()).double().numpy()
+        expected = oracle.predict(x[chosen])
+        assert np.abs(predicted - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+def test_swaps_with_positions_set_apart_are_those_by_hand(planted, fit, test):
+    text, fits = fit[:24], regression.fit(planted, fit[:24])
+    table = massive.apart(planted, text, test[:6], [2], None, fits, (1,))
+    losses = massive.as_losses(table)
+    maps = massive.fitted_on(planted, text, [2], None, fits, (1,))[2]
+    ffn = planted.blocks[2].ffn
+
+    class ByHand(nn.Module):
+        def forward(self, x):
+            y = maps["all but the first"](x)
+            y[:, 0] = ffn(x)[:, 0]
+            return y
+
+    swept = token_sweep(planted, test[:6], {2: ByHand()})
+    added = sums(swept[2] - swept[None], test[:6].document)
+    np.testing.assert_allclose(losses.added((2, "without the first, FFN there")), added, atol=1e-3)
+    cost = losses.nats("without massive, FFN there")[2]
+    assert cost < 0.5 * losses.nats("fitted on all")[2]
+
+
+def test_a_stream_that_is_mended_everywhere_costs_nothing(planted, fit, test):
+    text, fits = fit[:24], regression.fit(planted, fit[:24])
+    table = massive.mended(planted, text, test[:6], [2], None, fits, (1,), 2, [3, 4])
+    losses = massive.as_losses(table, ("at", "mended"))
+    maps = massive.fitted_on(planted, text, [2], None, fits, (1,))[2]
+    with swap(planted.blocks[2], maps["ordinary"]):
+        swapped = token_losses(planted, test[:6].tokens)
+    unmended = float((swapped - token_losses(planted, test[:6].tokens)).mean())
+    for place in (3, 4):
+        first, others = (
+            losses.added((place, of)).sum() / losses.predictions.sum() for of in ("first", "others")
+        )
+        assert first != others and abs(first) < abs(unmended) * 2
