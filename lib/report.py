@@ -1,6 +1,5 @@
 """One run of a notebook: its parameters checked, its budgets, tables, figures, summary."""
 
-import ast
 import json
 import os
 import platform
@@ -17,7 +16,6 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers
-from IPython import get_ipython
 from IPython.display import Image, Markdown, display
 
 from lib import page, paper, plots, store
@@ -184,15 +182,15 @@ class Run:
         return dict(zip((*COMMITTED, *others), plots.COLOURS))
 
     def figure(self, figure: plt.Figure, what: str, alt: str) -> Image:
-        """A figure to end a cell with, kept in figures/ when the committed notebooks are made.
-        `alt` is one sentence for who does not see it; "main" is shown at the top as well."""
+        """A figure to end a cell with. `alt` is one sentence for who does not see it. "main" is
+        shown at the top as well: of the committed pages it alone is kept in figures/."""
         png = BytesIO()
         plots.plain_names(figure, self.model, self.corpus)
         figure.savefig(png, format="png", dpi=160)
         plt.close(figure)
-        path = self.figure_path(what)
-        with atomic_write(path) as part:
-            part.write_bytes(png.getvalue())
+        if what == "main" or not self.shown:
+            with atomic_write(self.figure_path(what)) as part:
+                part.write_bytes(png.getvalue())
         width = round(figure.get_size_inches()[0] * 80)
         return Image(png.getvalue(), width=width, alt=alt)
 
@@ -278,11 +276,10 @@ def start(
     """Check a notebook's parameters and begin its run, before any long work.
 
     `model` and `corpus` default to the profile's own. Raises InputError for an unknown profile,
-    model or corpus, or a misspelt papermill parameter (papermill itself only warns).
+    model or corpus; of a parameter that the notebook does not have papermill warns.
     """
     if not isinstance(profile, str) or profile not in PROFILES:
         raise unknown("profile", profile, [*PROFILES])
-    _check_parameters()
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise InputError(f"seed {seed!r} is no whole number from 0 to 2**32 - 1: give one like 42.")
     for name, value in (("model", model), ("corpus", corpus)):
@@ -319,33 +316,3 @@ def check_depth(subject: Subject, least: int) -> None:
             f"{subject.name} has {len(subject)} blocks, and this notebook compares parts of at "
             f"least {least}: choose a deeper model, or notebook 00."
         )
-
-
-def _check_parameters() -> None:
-    """Raise InputError if papermill injected a name that the notebook's own cells do not set."""
-    shell = get_ipython()
-    cells = shell.user_ns.get("In", []) if shell else []
-    known: set[str] = set()
-    for cell in cells:
-        if cell.startswith("# Parameters"):
-            # With --inject-paths papermill adds names of its own.
-            given = {n for n in _assigned(cell) if not n.startswith("PAPERMILL_")}
-            for name in sorted(given - known):
-                raise unknown("parameter", name, sorted(known))
-        else:
-            known |= _assigned(cell)
-
-
-def _assigned(cell: str) -> set[str]:
-    """Names that a cell's own statements assign; none for one that Python does not read, such as a
-    magic or a slip of the reader's."""
-    try:
-        statements = ast.parse(cell).body
-    except SyntaxError:
-        return set()
-    names = set()
-    for statement in statements:
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else targets
-        names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return names

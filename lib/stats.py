@@ -128,6 +128,18 @@ def median_ratio(top: np.ndarray, bottom: np.ndarray) -> Statistic:
     return lambda w: np.median((w @ top.T) / (w @ bottom.T), axis=1)
 
 
+def order_by(signal: Sequence[float], top: np.ndarray, bottom: np.ndarray) -> Statistic:
+    """Spearman's correlation over units of a fixed signal [units] with Σ top / Σ bottom, from sums
+    by document [units, documents] and [documents]: a statistic of weights [draws, documents]."""
+    ranks = scipy.stats.zscore(scipy.stats.rankdata(signal))
+
+    def statistic(w: np.ndarray) -> np.ndarray:
+        costs = (w @ top.T) / (w @ bottom)[:, None]  # [draws, units]
+        return scipy.stats.zscore(scipy.stats.rankdata(costs, axis=1), axis=1) @ ranks / len(ranks)
+
+    return statistic
+
+
 def explained(table: pd.DataFrame, error: str = "error", spread: str = "spread") -> Interval:
     """1 − Σ error / Σ spread in the median block, with its interval over documents, from a table
     with these columns, block and document."""

@@ -11,6 +11,7 @@ import tempfile
 import time
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from lib.linear.moments import collect
@@ -20,7 +21,7 @@ from lib.models.names import PROFILES
 from lib.swap.sweep import next_token_losses, token_losses, token_sweep
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
-from lib.training.decoder import Shape, build_decoder, flops_per_token
+from lib.training.decoder import Shape, build_decoder
 from lib.training.loop import TrainConfig, train
 
 TOKENS = 2_048
@@ -107,7 +108,10 @@ def decoder(best: float) -> None:
         how |= dict(save_strategy="no", logging_strategy="no", disable_tqdm=True)
         stock = Trainer(LlamaForCausalLM(config), TrainingArguments(folder, **how), None, rows)
         beside = seconds(stock.train)
-    flops = 3 * flops_per_token(ours.config, 64) * steps * batch * 64
+    ours.set_attn_implementation("eager")  # its products are counted
+    with FlopCounterMode(display=False) as counter:
+        ours(tokens[:1], use_cache=False)
+    flops = 3 * counter.get_total_flops() * steps * batch
     report("decoder", flops / taken, best)
     print(f"         {taken / beside:.2f} of the time of stock Llama in transformers.Trainer")
     print(f"         {built / taken:.2f} of its own time with torch.compile")

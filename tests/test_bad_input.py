@@ -97,19 +97,6 @@ def test_unknown_profile_and_seed(refused):
         start("01_x", "smoke", None, "wikipeda")
 
 
-def test_misspelt_papermill_parameter(refused, monkeypatch):
-    cells = ["", "profile = 'laptop'\nmodel = None", "# Parameters\nmodle = 'gpt2'\n"]
-
-    def shell(cells):
-        return SimpleNamespace(user_ns={"In": cells})
-
-    monkeypatch.setattr(lib.report, "get_ipython", lambda: shell(cells))
-    with refused("modle", "did you mean 'model'"):
-        start("01_x", "smoke", None, None)
-    cells[2] = "# Parameters\nmodel = 'gpt2'\n"
-    assert start("01_x", "smoke", None, None).model == "tiny-gpt2"
-
-
 def test_unknown_notebook_paper_and_settings(refused):
     for given in (dict(n="99"), dict(n="one"), dict(paper="wipp")):
         with refused(*given.values()):

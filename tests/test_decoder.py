@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 from accelerate import debug_launcher
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lib.errors import InputError
@@ -24,7 +23,7 @@ from lib.studies.linearity import linearity
 from lib.studies.study import of_half
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
-from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params, flops_per_token
+from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params
 from lib.training.loop import TrainConfig, train, worth_compiling
 from lib.training.widths import ffn_widths, taper
 
@@ -75,10 +74,6 @@ def test_uniform_widths_are_llama():
 def test_counts_are_exact(widths):
     model = small(widths)
     assert count_params(model.config) == sum(p.numel() for p in model.parameters())
-    model.set_attn_implementation("eager")  # its products are counted
-    with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(2, 16, dtype=torch.long))
-    assert flops_per_token(model.config, 16) * 32 == counter.get_total_flops()
 
 
 def test_a_removed_ffn_has_no_parameters():
@@ -361,10 +356,6 @@ MIXERS = [
 def test_counts_are_exact_for_every_kind_and_mixer(shape):
     model = built(*MIXED, **shape)
     assert count_params(model.config) == sum(p.numel() for p in model.parameters())
-    model.set_attn_implementation("eager")
-    with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(2, 16, dtype=torch.long), use_cache=False)
-    assert flops_per_token(model.config, 16) * 32 == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("shape", MIXERS, ids=str)

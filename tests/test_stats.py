@@ -16,6 +16,7 @@ from lib.stats import (
     interval,
     intervals,
     median_ratio,
+    order_by,
     over_seeds,
     rank_correlation,
     rank_correlations,
@@ -180,3 +181,12 @@ def test_ranks_of_a_column_that_lacks_values_are_refused():
     found = rank_correlations(table.drop(columns="b").assign(same=table.cost), "cost", "a")
     assert (found.n == 4).all() and found.rho["same"] == pytest.approx(1)
     assert np.isnan(found.low["same"]) and np.isfinite(found.low["a"])
+
+
+def test_an_order_by_a_signal_is_scipys_for_the_weights_drawn(generator):
+    rng = np.random.default_rng(0)
+    top, bottom, signal = rng.normal(size=(9, 7)), rng.integers(5, 9, 7), rng.normal(size=9)
+    weights = rng.integers(0, 3, (4, 7))
+    found = order_by(signal, top, bottom)(weights)
+    costs = (weights @ top.T) / (weights @ bottom)[:, None]
+    assert found == pytest.approx([scipy.stats.spearmanr(signal, of).statistic for of in costs])

@@ -317,18 +317,3 @@ def count_params(config: DecoderConfig) -> int:
         inside = dict(zip(KINDS, (swiglu, gelu, affine, hybrid, hybrid + d + 1)))[kind]
         ffn += inside + d if inside else 0  # with the norm before it
     return v * d * (1 if config.tie_word_embeddings else 2) + d + layers + ffn
-
-
-def flops_per_token(config: DecoderConfig, seq_len: int) -> int:
-    """Floating-point operations of the matrix products of a forward pass, a token of `seq_len`:
-    exact where attention computes the whole square of scores."""
-    d, v = config.hidden_size, config.vocab_size
-    embedding = v * d * (0 if config.tie_word_embeddings else 1)
-    widths_kinds = [*zip(config.intermediate_sizes, config.ffn_kinds)]
-    n_norms = 1 + config.num_hidden_layers
-    n_norms += len([1 for width, kind in widths_kinds if width or kind == "affine"])
-    of_kind = dict(zip(KINDS, (0, 0, d, d, d + 1)))
-    biases = sum(of_kind[kind] for _, kind in widths_kinds)
-    in_products = count_params(config) - embedding - n_norms * d - biases
-    scores = 2 * seq_len * config.num_attention_heads * config.head_dim * config.num_hidden_layers
-    return 2 * (in_products + scores)
