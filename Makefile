@@ -55,7 +55,7 @@ render: $(READY)  ## execute the committed notebooks in place: make render, or m
 read: $(READY)  ## pin a page's words to the numbers of its summary, once they were read: N=06
 	$(BIN)/python -m lib.cli read
 
-check-measured: $(READY)  ## measure one kept entry of each page again and compare: N=06
+check-measured: $(READY)  ## measure a few kept entries of each page again and compare: N=06
 	$(BIN)/python -m lib.cli check-measured
 
 site: $(DOCS)  ## the committed notebooks as a static site, into site/, and checked
