@@ -411,7 +411,7 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
         def call(*args, **kwargs) -> pd.DataFrame:
             with _unchanging(*args, *kwargs.values()):
                 keys = {"": key_of(*args, **kwargs)}
-                return kept_of(call, keys, lambda _: [("", function(*args, **kwargs))])[""]
+                return kept_of(call, keys, lambda _: [{"": function(*args, **kwargs)}])[""]
 
         call.__dict__.update(
             key=key_of, look_up=look_up, keep=keep, family=family, version=f"{family} {version}"
@@ -423,14 +423,16 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
 
 def kept_of(measurement: Any, keys: Mapping, measure: Callable[[list], Iterable]) -> dict:
     """{name: table} of several calls of a `kept` measurement, from {name: its key}. What is not
-    kept is measured in one go: `measure` gives (name, table) of the names that it is handed, in any
-    order, and each is kept as it comes."""
+    kept is measured in one go: `measure` gives {name: table} after {name: table} of the names that
+    it is handed, as they end, and each is kept as it comes."""
     found = {name: measurement.look_up(key) for name, key in keys.items()}
     if missing := [name for name in keys if found[name] is None]:
         announce(measurement.family, len(missing))
         began = time.process_time()
-        for name, table in measure(missing):
-            found[name] = measurement.keep(keys[name], table, time.process_time() - began)
+        for tables in measure(missing):
+            seconds = (time.process_time() - began) / len(tables)
+            for name, table in tables.items():
+                found[name] = measurement.keep(keys[name], table, seconds)
             began = time.process_time()
     return found
 

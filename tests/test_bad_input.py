@@ -401,35 +401,6 @@ def test_left_over_parts_are_removed(own_cache):
 # Parameters ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "profile = 'laptop",
-        "%%bash\nls",
-        "!ls",
-        "for x in y:",
-        "run = start('01', 'laptop'",
-        "%run x",
-    ],
-)
-def test_a_slip_in_an_earlier_cell_does_not_stop_a_run(monkeypatch, cell):
-    cells = ["", "profile = 'laptop'\nmodel = None", cell, "# Parameters\nmodel = 'tiny-gpt2'\n"]
-    monkeypatch.setattr(lib.report, "get_ipython", lambda: SimpleNamespace(user_ns={"In": cells}))
-    assert start("01_x", "smoke", None, None).profile == "smoke"
-
-
-def test_what_papermill_adds_by_itself_and_type_hints(refused, monkeypatch):
-    cells = [
-        "profile: str = 'laptop'\nmodel: str | None = None",
-        "# Parameters\nmodel = 'tiny-gpt2'\nPAPERMILL_INPUT_PATH = 'a'\nPAPERMILL_OUTPUT_PATH = 1",
-    ]
-    monkeypatch.setattr(lib.report, "get_ipython", lambda: SimpleNamespace(user_ns={"In": cells}))
-    assert start("01_x", "smoke", None, None).model == "tiny-gpt2"
-    cells[1] = "# Parameters\nmodle = 'tiny-gpt2'"
-    with refused("modle", "did you mean 'model'"):
-        start("01_x", "smoke", None, None)
-
-
 @pytest.mark.parametrize("value", [123, 1.5, True, ["tiny-gpt2"]])
 def test_a_name_that_papermill_made_a_number_of(refused, value):
     for given in (dict(model=value, corpus=None), dict(model=None, corpus=value)):

@@ -150,7 +150,7 @@ def test_a_training_repeats_to_the_bit(data):
     how = TrainConfig(30, batch=4, lr=1e-2, warmup=3, ffn_unfreeze_step=7)
     one, other = small(), small()
     assert train(one, data, how) == train(other, data, how)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_ffns_that_learn_later_are_absent_until_then(data):

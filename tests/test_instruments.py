@@ -9,13 +9,14 @@ import torch
 from sklearn.linear_model import LinearRegression
 from torch import nn
 
-from lib.hooks import capture, capture_residual, swap
+from lib.errors import InputError
+from lib.hooks import capture, capture_residual
 from lib.linear import regression
 from lib.models.loading import load_subject
 from lib.models.trial import as_subject
 from lib.stats import sums
 from lib.swap import instruments, massive
-from lib.swap.sweep import sweep, token_losses, token_sweep
+from lib.swap.sweep import sweep, token_sweep
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +120,30 @@ def test_swaps_with_positions_set_apart_are_those_by_hand(planted, fit, test):
     assert cost < 0.5 * losses.nats("fitted on all")[2]
 
 
-def test_a_stream_that_is_mended_everywhere_costs_nothing(planted, fit, test):
-    text, fits = fit[:24], regression.fit(planted, fit[:24])
-    table = massive.mended(planted, text, test[:6], [2], None, fits, (1,), 2, [3, 4])
-    losses = massive.as_losses(table, ("at", "mended"))
-    maps = massive.fitted_on(planted, text, [2], None, fits, (1,))[2]
-    with swap(planted.blocks[2], maps["ordinary"]):
-        swapped = token_losses(planted, test[:6].tokens)
-    unmended = float((swapped - token_losses(planted, test[:6].tokens)).mean())
-    for place in (3, 4):
-        first, others = (
-            losses.added((place, of)).sum() / losses.predictions.sum() for of in ("first", "others")
-        )
-        assert first != others and abs(first) < abs(unmended) * 2
+def test_a_mended_stream_is_the_models_own_where_it_is_mended(planted, fit, test):
+    text, fits, few = fit[:24], regression.fit(planted, fit[:24]), test[:6]
+    losses = massive.as_losses(
+        massive.mended(planted, text, few, [2], None, fits, (1,), 2, [3, 4]), ("at", "mended")
+    )
+    # From the next block on, only the first position is wrong: a swap at that position alone.
+    ordinary = massive.fitted_on(planted, text, [2], None, fits, (1,))[2]["ordinary"]
+    ffn = planted.blocks[2].ffn
+
+    class AtTheFirst(nn.Module):
+        def forward(self, x):
+            y = ffn(x).clone()
+            y[:, 0] = ordinary(x)[:, 0]
+            return y
+
+    class Elsewhere(nn.Module):
+        def forward(self, x):
+            y = ordinary(x).clone()
+            y[:, 0] = ffn(x)[:, 0]
+            return y
+
+    swept = token_sweep(planted, few, {(2, "others"): AtTheFirst(), (2, "first"): Elsewhere()})
+    for mended in ("first", "others"):
+        by_hand = sums(swept[2, mended] - swept[None], few.document)
+        np.testing.assert_allclose(losses.added((3, mended)), by_hand, atol=2e-3)
+    with pytest.raises(InputError, match="not all behind block 2"):
+        massive.mended(planted, text, few, [2], None, fits, (1,), 2, [2, 3])

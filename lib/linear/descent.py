@@ -88,8 +88,8 @@ def descend(
     trained = None
     if kind == "linear":
         # The same map of raw inputs.
-        weight = change @ model.weight.detach().T
-        bias = model.bias.detach() - mean @ weight
+        weight, bias = model.weight.detach().T, model.bias.detach()
+        weight, bias = change @ weight, bias - mean @ change @ weight
         trained = AffineMap(weight * y_scale, bias * y_scale + y_mean)
     return Descent(rate, np.array(marks), np.array(held_out), np.stack(error), trained)
 
@@ -119,6 +119,8 @@ def trained_errors(
     """What a layer trained by `descend` leaves on the test text: step, document (-1: all of them,
     before the last step), error Σ‖y-ŷ‖², and the rate; of several `rates` that which `search_rate`
     finds in a sixth of the steps. The closed form on the same rows is at step 0."""
+    if optimizer != "closed form" and not rates:
+        raise InputError("there is no learning rate to train at: give at least one.")
     if optimizer == "closed form":
         run = _closed_form(rows, block)
     else:

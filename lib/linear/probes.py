@@ -78,8 +78,11 @@ class Trained:
 
     def module(self, at: str) -> nn.Module:
         """The candidate as it is `at` its "best" checkpoint or its "last" step."""
+        weights = {"best": self.best, "last": self.last}
+        if at not in weights:
+            raise InputError(f"weights of checkpoint {at} are not kept: ask for its errors alone.")
         module = build(self.kind, self.d)
-        module.load_state_dict(self.best if at == "best" else self.last)
+        module.load_state_dict(weights[at])
         return module.requires_grad_(False).eval()
 
 
@@ -153,7 +156,7 @@ def train_probe(
     """
     training = ProbeTraining(rows, block, affine, kind, steps, seed, start, planted)
     said = None
-    if (made_of := training.provenance) is not None:
+    if (made_of := training.provenance) is not None and isinstance(at, str):
         when = "after its last step" if at == "last" else "at its best checkpoint"
         words = ", ".join(f"{name}: {of}" for name, of in made_of.items())
         said = f"{train_layer.version} {when}: {words}"

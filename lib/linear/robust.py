@@ -99,10 +99,9 @@ def scores(
     map with R² on all positions, on ordinary ones (those that are not massive), and relative, where
     a position counts as 1/max(‖y‖, median)². Each is kept, so that only what is new is scored."""
 
-    def measure(missing: list) -> Iterator[tuple]:
+    def measure(missing: list) -> Iterator[dict]:
         moments = _moments(subject, windows, fit)
-        for block, name in missing:
-            yield (block, name), _r2(moments[block], maps[block, name])
+        yield {k: _r2(moments[k[0]], maps[k]) for k in missing}
 
     with subject.unchanging():
         keys = {k: map_r2.key(subject, windows, fit, k[0], m) for k, m in maps.items()}

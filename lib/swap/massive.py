@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from lib.errors import InputError
 from lib.hooks import capture_residual, forward, resume, slices, swap
 from lib.linear.affine import AffineMap, constant
 from lib.linear.moments import Moments
@@ -88,6 +89,7 @@ def fitted_on(
     middle, limits = text.tokens.shape[1] // 2, fit.facts.limit.tolist()
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
+        x, y = x.float().cpu(), y.float().cpu()
         norm, median = y.norm(dim=-1), limits[b] / MASSIVE
         parts = slice(None), slice(0, 1), slice(middle, middle + 1)
         new = [Moments.of(x[:, p].flatten(0, 1), y[:, p].flatten(0, 1)) for p in parts]
@@ -142,10 +144,12 @@ class ConstantAt(AffineMap):
 
     def __init__(self, kept: AffineMap, value: torch.Tensor):
         super().__init__(kept.weight, kept.bias)
-        self.kept, self.value = kept, value
+        self.kept = kept
+        self.register_buffer("value", value)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., d] -> [..., d]
-        return torch.where(self.kept.massive(x)[..., None], self.value, super().forward(x))
+        y = super().forward(x)
+        return torch.where(self.kept.massive(x)[..., None], self.value.to(y.dtype), y)
 
 
 def stand_ins(maps: Mapping, middle: int) -> dict[str, nn.Module]:
@@ -209,8 +213,11 @@ def mended(
     places: Sequence[int],
 ) -> pd.DataFrame:
     """Losses with a map fitted without massive positions in a block's place everywhere, where from
-    the block `at` on the stream of the first position, or of all others, is the model's own: at,
-    mended, document, before, sum, predictions."""
+    the block `at` on the stream of the first position, or of all others, is the model's own (at,
+    mended, document, before, sum, predictions); of a block without such positions the map of all.
+    Raises InputError for places that are not all behind the block."""
+    if not places or min(places) <= block:
+        raise InputError(f"places {[*places]} are not all behind block {block}: give later blocks.")
     text, plain = opened(subject, test, token), bare(subject)
     maps = fitted_on(subject, windows, blocks, token, fit, counts)[block]
     clean = capture_residual(plain, text, places)

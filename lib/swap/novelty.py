@@ -156,12 +156,12 @@ def sweep_parts(subject: Subject, windows: Windows, fit: Windows, blocks: Sequen
     """Losses by document without each of PARTS of what each block's FFN adds, one block at a time;
     the common direction is of `fit`. Each is kept (lib.store)."""
 
-    def measure(missing: list[tuple[int, str]]) -> Iterator[tuple]:
+    def measure(missing: list[tuple[int, str]]) -> Iterator[dict]:
         # Block by block, so that each block's stream is recorded once.
         for b in tqdm(sorted({b for b, _ in missing}), desc="parts", delay=2, leave=False):
             parts = [part for of, part in missing if of == b]
-            for part, table in _without(subject, windows, fit, b, parts).items():
-                yield (b, part), table
+            tables = _without(subject, windows, fit, b, parts)
+            yield {(b, part): table for part, table in tables.items()}
 
     with subject.unchanging():
         unchanged = document_losses(subject, windows)

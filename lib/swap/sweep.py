@@ -89,11 +89,11 @@ def sweep(
     """
     check_predictions(subject, windows)
 
-    def measure(missing: list) -> Iterator[tuple]:
+    def measure(missing: list) -> Iterator[dict]:
         some = {key: modules[key] for key in missing if key is not None}
         for key, losses in swapped_losses(subject, windows, some):
             if key in missing:
-                yield key, by_document(losses, windows, _name_of(key))
+                yield {key: by_document(losses, windows, _name_of(key))}
 
     with subject.unchanging():
         keys: dict = {None: document_losses.key(subject, windows)}  # the model as it is
