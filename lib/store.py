@@ -1,11 +1,10 @@
 """What is remembered: large results in the user's cache, small tables in data/measured as well.
 
-Both find a result by its key: a name, a version, and the arguments in words (lib.keys). Where an
-argument has no words (a model in memory) nothing is kept. Who changes the arithmetic of a function,
-or an argument's default, raises its version (tests/golden.json notices). Four rules: what is
-written is whole or not there; what cannot be read is left as it is; what is damaged is set aside;
-and a result that cannot be kept is handed back all the same. The command line needs only paths, so
-pandas and torch, which take seconds to load, are imported where they are used.
+Both find a result by its key: a name, a version, and the arguments in words (lib.keys); of a model
+in memory nothing is kept. Who changes arithmetic, or a default, raises the version
+(tests/golden.json notices). Four rules: what is written is whole or not there; what cannot be read
+is left as it is; what is damaged is set aside; what cannot be kept is handed back. pandas and
+torch, which take seconds to load, are imported where they are used.
 """
 
 from __future__ import annotations
@@ -120,9 +119,7 @@ def set_aside(path: Path, content: bytes) -> None:
     say_once(f"{path.name} is damaged: copied to {aside.name}; what it lost is computed again.")
 
 
-@functools.cache
-def say_once(line: str) -> None:
-    print(line, flush=True)
+say_once = functools.cache(functools.partial(print, flush=True))
 
 
 @contextlib.contextmanager
@@ -234,7 +231,7 @@ def load(key: Key | None):
     if key is None or (content := read_whole(key.path)) is None:
         return None
     try:
-        result = unpack(content)
+        return unpack(content)
     except MemoryError:
         raise
     except Exception:  # what json, safetensors and constructors raise for content that is wrong
@@ -242,7 +239,6 @@ def load(key: Key | None):
             set_aside(key.path, content)
             key.path.unlink()
         return None
-    return sealed(result, f"{key.name} {key.digest}")
 
 
 def save(key: Key | None, result):
@@ -256,24 +252,7 @@ def save(key: Key | None, result):
         if key is not None and not key.path.exists():
             with atomic_write(key.path) as part:
                 part.write_bytes(content)
-    return sealed(unpack(content), key and f"{key.name} {key.digest}")
-
-
-def sealed(result, words: str | None):
-    """A result whose modules, in dicts and lists of any depth, stand for how they were made."""
-    from torch import nn
-
-    from lib.keys import seal
-
-    if words is None:
-        return result
-    if isinstance(result, nn.Module):
-        seal(result, words)
-    elif isinstance(result, Mapping | list | tuple):
-        parts = result if isinstance(result, Mapping) else dict(enumerate(result))
-        for name, part in parts.items():
-            sealed(part, f"{words} {name}")
-    return result
+    return unpack(content)
 
 
 def pack(result) -> bytes:

@@ -20,7 +20,7 @@ def compute() -> dict[str, dict]:
 
     from lib.gating import routing
     from lib.gating.gates import Gate, Routed
-    from lib.gating.routers import _learn_errors, learn_errors
+    from lib.gating.routers import learn_errors
     from lib.gating.routing import _refit, refit
     from lib.hooks import Rows
     from lib.linear import regression
@@ -72,8 +72,8 @@ def compute() -> dict[str, dict]:
     learned = learn_errors(subject, fit, fits.repaired)
     modules = {}
     for b in (1, 4):
-        keep(_learn_errors, f"mean predicted log error of block {b}", learned.predicted[b].mean())
-        keep(_learn_errors, f"mean error of block {b}", learned.error[b].mean())
+        keep(learn_errors, f"mean predicted log error of block {b}", learned.predicted[b].mean())
+        keep(learn_errors, f"mean error of block {b}", learned.error[b].mean())
         cut = float(-learned.predicted[b].mean())
         router = Gate(learned.routers[b].weights, learned.routers[b].biases, cut)
         modules[b] = Routed(subject.blocks[b].ffn, fits.repaired[b], router)

@@ -15,7 +15,7 @@ import os, sys, time
 from lib.training.parallel import in_parallel
 
 def job(seconds):
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # whole, whoever else writes
     time.sleep(seconds)
 
 if __name__ == "__main__":

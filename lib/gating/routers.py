@@ -20,7 +20,7 @@ from lib.gating.tokens import smoothed_token_mean
 from lib.lazy import LazyModule, for_maps, lazily, made
 from lib.linear.affine import AffineMap
 from lib.models.blocks import Subject
-from lib.store import cached, sealed
+from lib.store import cached
 from lib.text.windows import Windows
 
 RIDGES = tuple(np.logspace(0, 5, 6))
@@ -41,18 +41,10 @@ class Errors:
     """one a block, d + 1 numbers: minus the predicted log error"""
 
 
+@cached("errors of maps", 3)
 def learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
     """Fit each block's learned-error router: a ridge regression of the log squared error of its map
     on x, over the positions that are not massive."""
-    key = _learn_errors.key(subject, windows, maps)
-    errors = _learn_errors(subject, windows, maps)
-    sealed(errors.routers, key and f"{key.name} {key.digest}")
-    return errors
-
-
-@cached("errors of maps", 3)
-def _learn_errors(subject: Subject, windows: Windows, maps: Mapping[int, AffineMap]) -> Errors:
-    """`learn_errors` itself."""
     inputs: list[list[np.ndarray]] = [[] for _ in maps]
     errors: list[list[np.ndarray]] = [[] for _ in maps]
     massives: list[list[np.ndarray]] = [[] for _ in maps]
@@ -172,7 +164,7 @@ def learned_errors(
     def compute() -> dict[int, Gate]:
         return dict(zip(maps, learn_errors(subject, windows, maps).routers))
 
-    words = for_maps(said_of(f"{_learn_errors.version} of {{}}", subject, windows), maps)
+    words = for_maps(said_of(f"{learn_errors.version} of {{}}", subject, windows), maps)
     return lazily(words, compute, model=subject, text=windows, maps=maps)
 
 
