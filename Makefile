@@ -44,7 +44,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 lab: $(READY)  ## JupyterLab
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 train: $(READY)  ## the trainings of a report, kept in data/measured: make train N=17
 	$(BIN)/python -m lib.cli train
