@@ -120,6 +120,27 @@ def test_swaps_with_positions_set_apart_are_those_by_hand(planted, fit, test):
     assert cost < 0.5 * losses.nats("fitted on all")[2]
 
 
+def test_as_many_ordinary_rows_are_left_out(planted, fit, test):
+    text, few = fit[:24], test[:6]
+    fits = regression.fit(planted, text)
+    table = massive.without_influential(planted, text, few, [1, 2], None, fits)
+    assert {*table.block} == {2}  # block 1 has no massive position
+    x, y = (side.flatten(0, 1).double() for side in capture(planted, text, [2])[2])
+    norm = y.norm(dim=-1)
+    ordinary = norm <= float(fits.facts.limit[2])
+    longest = norm[ordinary].sort().values[-24]  # 24 windows, so as many massive rows
+    used = ~ordinary | (norm < longest)
+    oracle = LinearRegression().fit(x[used], y[used])
+    by_hand = nn.Linear(x.shape[1], x.shape[1])
+    by_hand.weight.data = torch.tensor(oracle.coef_).float()
+    by_hand.bias.data = torch.tensor(oracle.intercept_).float()
+    swept = token_sweep(planted, few, {2: by_hand.requires_grad_(False)})
+    added = sums(swept[2] - swept[None], few.document)
+    losses = massive.as_losses(table)
+    name = "without as many ordinary rows of the longest outputs"
+    np.testing.assert_allclose(losses.added((2, name)), added, rtol=1e-2, atol=0.05)
+
+
 def test_a_mended_stream_is_the_models_own_where_it_is_mended(planted, fit, test):
     text, fits, few = fit[:24], regression.fit(planted, fit[:24]), test[:6]
     losses = massive.as_losses(

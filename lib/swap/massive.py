@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from lib.errors import InputError
-from lib.hooks import capture_residual, forward, resume, slices, swap
+from lib.hooks import capture, capture_residual, forward, resume, slices, swap
 from lib.linear.affine import AffineMap, constant
 from lib.linear.moments import Moments
 from lib.linear.regression import MASSIVE, AffineFit, repair, single
@@ -196,6 +196,38 @@ def apart(
                 modules[b, name] = module
     swept = token_sweep(bare(subject), text, modules)
     return pd.concat([_sums(swept, text, k, block=k[0], swap=k[1]) for k in modules])
+
+
+@kept("swaps without influential rows", 1, windows="fit text", fit="limits", token="in front")
+def without_influential(
+    subject: Subject,
+    windows: Windows,
+    test: Windows,
+    blocks: Sequence[int],
+    token: int | None,
+    fit: AffineFit,
+) -> pd.DataFrame:
+    """Losses as in `apart`, with maps fitted on all rows but as many ordinary ones as there are
+    massive ones: those of the longest outputs, or of the greatest leverage in x. Blocks without
+    massive positions have no rows."""
+    text, modules = opened(subject, windows, token), {}
+    rows = capture(bare(subject), text, blocks)
+    for b in blocks:
+        x, y = (side.flatten(0, 1) for side in rows[b])  # [n, d]
+        norm, whole = y.norm(dim=-1), Moments.of(x, y)
+        is_massive = norm > float(fit.facts.limit[b])
+        n = int(is_massive.sum())
+        if not n:
+            continue
+        e, v = whole.eigen
+        leverage = ((x.double() - whole.mean_x) @ v).square().div(e).sum(1)
+        for name, influence in {"longest outputs": norm, "greatest leverage": leverage}.items():
+            out = influence.masked_fill(is_massive, 0.0).topk(n).indices
+            fitted = single((whole - Moments.of(x[out], y[out])).fit())
+            modules[b, f"without as many ordinary rows of the {name}"] = fitted
+    read = opened(subject, test, token)
+    swept = token_sweep(bare(subject), read, modules)
+    return pd.concat([_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
 
 
 @kept(
