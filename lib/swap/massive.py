@@ -209,7 +209,7 @@ def without_influential(
 ) -> pd.DataFrame:
     """Losses as in `apart`, with maps fitted on all rows but as many ordinary ones as there are
     massive ones: those of the longest outputs, or of the greatest leverage in x. Blocks without
-    massive positions have no rows."""
+    massive positions have no rows. Raises InputError where none has any."""
     text, modules = opened(subject, windows, token), {}
     rows = capture(bare(subject), text, blocks)
     for b in blocks:
@@ -225,6 +225,8 @@ def without_influential(
             out = influence.masked_fill(is_massive, 0.0).topk(n).indices
             fitted = single((whole - Moments.of(x[out], y[out])).fit())
             modules[b, f"without as many ordinary rows of the {name}"] = fitted
+    if not modules:
+        raise InputError(f"blocks {[*blocks]} have no massive position here: give others.")
     read = opened(subject, test, token)
     swept = token_sweep(bare(subject), read, modules)
     return pd.concat([_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
