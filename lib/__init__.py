@@ -4,7 +4,8 @@ text -> token windows -> model -> (x, y) of each FFN -> moments -> affine map ->
 live model -> losses -> table -> figure, summary, report. Rooms and files in the order in which they
 build on one another; an import only ever points up this list, or to the left in a line:
 
-    errors plots keys store stats: bad input; charts; words of inputs; what is remembered; intervals
+    errors plots stats: bad input; charts; the interval over documents
+    keys files tables store: words of inputs; files that are whole; small tables; what is remembered
     paper: what papers print, and how a number of ours is shown
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
     models/ assets blocks names trial loading: what may be named; a model, its blocks and FFNs
@@ -13,11 +14,11 @@ build on one another; an import only ever points up this list, or to the left in
     linear/ candidates probes descent: other layers; trained in an FFN's place; maps by descent
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
     swap/ massive instruments: what a few positions do to a map; all instruments on one model
-    gating/ gates sparse tokens routers routing: where the FFN is needed; routed and sparse FFNs
+    gating/ increases gates sparse tokens routers routing: where FFNs are needed; routed and sparse
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
     studies/ replacements study finetune mixer_study decoder_study: what pages train, and on what
     studies/ linearity retrieval softgates: what trained decoders do; gates that are trained
-    page report cli: what a page shows of a run; one run; the command line
+    page report committed cli: what a page shows; one run; committed pages; the command line
 """
 
 import os

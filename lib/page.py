@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lib.errors import InputError
+from lib.files import DATA, atomic_write
 from lib.models.names import COMMITTED, MODEL_NOTES, TRAINED_HERE, label
-from lib.store import DATA, atomic_write
 
 # The summary of a run, and the words that rest on it
 

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pandas as pd
 
+from lib.files import DATA
 from lib.stats import Interval
-from lib.store import DATA
 
 PUBLISHED = DATA / "published"
 CHANGES = ("relative change", "change of perplexity")

@@ -20,6 +20,7 @@ from IPython.display import Image, Markdown, display
 
 from lib import page, paper, plots, store
 from lib.errors import InputError, unknown
+from lib.files import DATA, ROOT, atomic_write
 from lib.models.blocks import Subject
 from lib.models.loading import load_subject
 from lib.models.names import (
@@ -32,7 +33,6 @@ from lib.models.names import (
     tiny_models,
 )
 from lib.stats import Interval
-from lib.store import DATA, ROOT, atomic_write
 from lib.text.corpora import Corpus, check_corpus, load_corpus, measured_sample
 from lib.text.corpora import Sample as Documents
 from lib.text.windows import Windows, cut_windows

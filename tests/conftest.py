@@ -14,7 +14,7 @@ os.environ["NONLINEARITY_CACHE"] = CACHE  # before lib is imported: nobody's cac
 import pytest
 import torch
 
-from lib import store
+from lib import tables
 from lib.hooks import capture
 from lib.linear import regression
 from lib.models.loading import load_subject
@@ -92,7 +92,7 @@ def no_writing(monkeypatch, tmp_path):
     """make render and make train tell Python through the environment that committed files may be
     written; what a test sets of it ends with the test, and it keeps measurements in a folder of its
     own."""
-    monkeypatch.setattr(store, "MEASURED", tmp_path / "measured")
+    monkeypatch.setattr(tables, "MEASURED", tmp_path / "measured")
     for name in ("NONLINEARITY_RENDER", "NONLINEARITY_TRAIN", "NONLINEARITY_CHECK"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

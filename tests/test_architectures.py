@@ -9,7 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lib.errors import InputError
-from lib.gating.gates import Routed, loss_increases
+from lib.gating.gates import Routed
+from lib.gating.increases import loss_increases
 from lib.gating.routers import learn_errors, random_scores
 from lib.gating.routing import refit, routed, shrunk_fit, sweep
 from lib.hooks import capture, capture_residual, record, resume, swap

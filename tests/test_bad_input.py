@@ -20,8 +20,9 @@ import torch
 from torch import nn
 
 import lib.report
-from lib.cli import main, notebooks, plan
+from lib.cli import main
 from lib.errors import InputError
+from lib.files import cache_folder
 from lib.gating import routing
 from lib.hooks import Rows, capture, check_windows, forward, get_block, resume, swap
 from lib.linear.candidates import PolyLinear, build
@@ -31,10 +32,10 @@ from lib.linear.probes import ProbeTraining, train_layer
 from lib.linear.regression import fit_maps
 from lib.models.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
 from lib.models.loading import load_subject
-from lib.models.names import TINY, check_model
+from lib.models.names import TINY, check_model, notebooks, plan
 from lib.models.trial import as_subject
 from lib.report import start
-from lib.store import cache_folder, cached
+from lib.store import cached
 from lib.swap.healing import heal
 from lib.swap.sweep import token_sweep
 from lib.text.corpora import check_corpus, load_corpus

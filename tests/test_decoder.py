@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lib.errors import InputError
 from lib.models.loading import load_subject
 from lib.models.names import TINY
-from lib.store import read as read_kept
 from lib.studies.decoder_study import (
     DecoderStudy,
     losses_by_token,
@@ -21,6 +20,7 @@ from lib.studies.decoder_study import (
 )
 from lib.studies.linearity import linearity
 from lib.studies.study import of_half
+from lib.tables import read as read_kept
 from lib.text.corpora import load_corpus
 from lib.text.windows import Windows, cut_windows
 from lib.training.decoder import DecoderConfig, Shape, build_decoder, count_params

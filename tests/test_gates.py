@@ -11,15 +11,14 @@ from lib.gating.gates import (
     Routed,
     auc_by_document,
     choose_gate,
-    distribution,
     fit_gate,
     fit_gates,
     fit_loss_gate,
     linear_suffices,
-    loss_increases,
     on_text,
     split_gate_text,
 )
+from lib.gating.increases import distribution, loss_increases
 from lib.gating.routers import FixedScores, random_scores
 from lib.gating.routing import TopShare
 from lib.gating.tokens import (

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from lib.cli import notebooks, plan
 from lib.errors import InputError
+from lib.files import cache_folder
 from lib.gating.gates import auc_by_document, fit_gate, linear_suffices
 from lib.gating.routing import allocate
 from lib.linear.affine import AffineMap, svd_ridge
 from lib.linear.candidates import PolyLinear, conjunction_index
 from lib.linear.moments import Moments
+from lib.models.names import notebooks, plan
 from lib.paper import format_interval as in_words
 from lib.stats import Interval, interval, over_seeds, rank_correlation, ratio, spread
-from lib.store import cache_folder
 from lib.studies.mixer_study import MixerStudy
 from lib.text.corpora import pieces
 from lib.text.ngram import KneserNey

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import store
+from lib import tables
 from lib.store import Key
 
 MEASURED = Path(__file__).parents[1] / "data/measured"
@@ -82,12 +82,12 @@ NAMED = {"fine tuned models": "fine-tuned models"}
 @pytest.fixture(autouse=True)
 def committed(no_writing, monkeypatch):
     """What is read here is the repository's own, which other tests never see."""
-    monkeypatch.setattr(store, "MEASURED", MEASURED)
+    monkeypatch.setattr(tables, "MEASURED", MEASURED)
 
 
 def words_of(row: dict[str, str], family: str) -> dict[str, str]:
     """What a row of a file says of its inputs, in the code's order."""
-    names = store.read(family).inputs
+    names = tables.read(family).inputs
     order = ORDER.get(family, DECODER if "FFN widths" in names else [])
     names = [n for n in order if n in names] + [n for n in names if n not in order]
     # An earlier edition read whole numbers with blanks as fractions, and wrote 526.0 for 526.
@@ -102,7 +102,7 @@ def test_every_key_is_the_digest_of_its_words():
     """Keys can be made anew only by a script that reproduces all of the old ones first."""
     found: dict[str, bool] = {}
     for family in families():
-        for digest, (row, *_) in store.read(family).entries.items():
+        for digest, (row, *_) in tables.read(family).entries.items():
             name = NAMED.get(family, family)
             key = Key(name, int(row["version"]), words_of(row, family))
             found[digest] = key.digest == digest
@@ -112,14 +112,14 @@ def test_every_key_is_the_digest_of_its_words():
 
 @pytest.mark.parametrize("family", families())
 def test_a_file_is_whole_of_no_test_and_written_back_to_the_letter(family, monkeypatch, tmp_path):
-    path = store.path_of(family)
+    path = tables.path_of(family)
     text = path.read_text(encoding="utf-8")
-    found, is_whole = store.parsed(text)
+    found, is_whole = tables.parsed(text)
     assert is_whole and path.stat().st_size < 30e6
     for digest in found.entries:
-        assert store.entry(family, digest) is not None
+        assert tables.entry(family, digest) is not None
     words = {row[name] for row, *_ in found.entries.values() for name in found.inputs}
     assert not any(re.search(r"walk|\btest, ", said) for said in words)
-    monkeypatch.setattr(store, "MEASURED", tmp_path)
-    store.write(family, found)
-    assert store.path_of(family).read_text(encoding="utf-8") == text
+    monkeypatch.setattr(tables, "MEASURED", tmp_path)
+    tables.write(family, found)
+    assert tables.path_of(family).read_text(encoding="utf-8") == text

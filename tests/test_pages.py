@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from lib import cli, store
+from lib import committed, files, tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -28,14 +28,14 @@ def tables_of(notebook) -> list[str]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_measures_nothing_and_shows_the_same(path, monkeypatch, tmp_path):
     """In an empty cache but for the files of models: a miss is an error."""
-    models = store.cache_folder() / "models"
-    monkeypatch.setattr(store, "MEASURED", ROOT / "data/measured")
+    models = files.cache_folder() / "models"
+    monkeypatch.setattr(tables, "MEASURED", ROOT / "data/measured")
     monkeypatch.setenv("NONLINEARITY_CACHE", str(tmp_path))
     monkeypatch.setenv("NONLINEARITY_CHECK", "none")
-    store.cache_folder().mkdir(parents=True)
+    files.cache_folder().mkdir(parents=True)
     models.mkdir(parents=True, exist_ok=True)
-    (store.cache_folder() / "models").symlink_to(models)
-    cli.execute(path, tmp_path / path.name, {})
+    (files.cache_folder() / "models").symlink_to(models)
+    committed.execute(path, tmp_path / path.name, {})
     again = nbformat.read(tmp_path / path.name, 4)
     assert tables_of(again) == tables_of(nbformat.read(path, 4))
 
@@ -64,7 +64,7 @@ def test_a_cell_that_is_run_twice_shows_the_same(path, tmp_path, own_cache):
             doubled.append(again)
     notebook.cells = doubled
     nbformat.write(notebook, tmp_path / path.name)
-    cli.execute(tmp_path / path.name, tmp_path / "twice.ipynb", {"profile": "smoke"})
+    committed.execute(tmp_path / path.name, tmp_path / "twice.ipynb", {"profile": "smoke"})
     cells = [c for c in nbformat.read(tmp_path / "twice.ipynb", 4).cells if c.cell_type == "code"]
     pairs = [(a, b) for a, b in itertools.pairwise(cells) if a.source == b.source]
     assert len(pairs) > 5

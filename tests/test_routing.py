@@ -11,7 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lib.errors import InputError
-from lib.gating.gates import Gate, GateText, Routed, best_of_four, loss_increases
+from lib.gating.gates import Gate, GateText, Routed, best_of_four
+from lib.gating.increases import loss_increases
 from lib.gating.routers import (
     RIDGES,
     Errors,

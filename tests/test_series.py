@@ -16,8 +16,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from lib import cli
+from lib import cli, committed
 from lib.errors import InputError
+from lib.models import names
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = "words and more words.\n\n" * 2_000
@@ -333,14 +334,14 @@ def test_a_setting_that_names_nothing_is_refused_at_once(repository, settings):
 
 
 def test_a_range_may_have_gaps_and_a_seed_is_a_number():
-    assert cli.notebooks("20-28")[-1].startswith("28") and len(cli.notebooks("23-25")) == 2
-    assert cli.notebooks("01", "whipp") == cli.notebooks("1")
+    assert names.notebooks("20-28")[-1].startswith("28") and len(names.notebooks("23-25")) == 2
+    assert names.notebooks("01", "whipp") == names.notebooks("1")
     with pytest.raises(InputError, match="notebook 08 is not of PAPER=whipp"):
-        cli.notebooks("08", "whipp")
-    assert len(cli.plan({"seed": "042,42", "number": "01"})) == 1
-    assert len(cli.plan({"seed": "7,42", "number": "01"})) == 2
+        names.notebooks("08", "whipp")
+    assert len(names.plan({"seed": "042,42", "number": "01"})) == 1
+    assert len(names.plan({"seed": "7,42", "number": "01"})) == 2
     for seed in (0, "0"):  # as Snakemake and as make give it
-        ((path, parameters),) = cli.plan({"seed": seed, "number": "01"}).items()
+        ((path, parameters),) = names.plan({"seed": seed, "number": "01"}).items()
         assert "seed0" in path and parameters["seed"] == 0
 
 
@@ -368,12 +369,12 @@ REFUSED = {
 @pytest.mark.parametrize("command, setting", [(c, s) for c, some in REFUSED.items() for s in some])
 def test_a_command_refuses_what_it_does_not_read(monkeypatch, command, setting):
     name, value = setting.split("=")
-    for other in (*map(str.upper, cli.SETTINGS), "N"):
+    for other in (*map(str.upper, names.SETTINGS), "N"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["cli", command])
     for name in cli.NOT_READ:
-        monkeypatch.setattr(cli, name.replace("-", "_"), lambda _: None, raising=False)
+        monkeypatch.setattr(committed, name.replace("-", "_"), lambda _: None, raising=False)
     with pytest.raises(InputError, match=r"does not read|takes one model"):
         cli.main()
 
@@ -383,18 +384,18 @@ def test_words_that_are_saved_while_a_page_is_rendered_stay(tmp_path, monkeypatc
     page = tmp_path / "notebooks" / "06_swapping_and_healing.ipynb"
     page.parent.mkdir()
     shutil.copy(ROOT / "notebooks" / page.name, page)
-    monkeypatch.setattr(cli, "NOTEBOOKS", page.parent)
+    monkeypatch.setattr(committed, "NOTEBOOKS", page.parent)
 
     def execute(source, target, _):
         shutil.copy(source, target)
         page.write_text(page.read_text().replace("# ", "# My own words: ", 1))
 
-    monkeypatch.setattr(cli, "execute", execute)
+    monkeypatch.setattr(committed, "execute", execute)
     with pytest.raises(InputError, match="was saved while it was rendered"):
-        cli._render_one(page.stem, tmp_path, {})
+        committed._render_one(page.stem, tmp_path, {})
     assert "My own words" in page.read_text() and (tmp_path / page.name).exists()
-    monkeypatch.setattr(cli, "execute", lambda source, target, _: shutil.copy(source, target))
-    cli._render_one(page.stem, tmp_path, {})
+    monkeypatch.setattr(committed, "execute", lambda source, target, _: shutil.copy(source, target))
+    committed._render_one(page.stem, tmp_path, {})
     assert "My own words" in page.read_text() and not list(tmp_path.glob(".*part*"))
 
 

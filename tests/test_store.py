@@ -11,18 +11,20 @@ import pytest
 import torch
 from filelock import FileLock
 
-from lib import store
-from lib.cli import difference_of
+from lib import files, store, tables
+from lib.committed import difference_of
 from lib.errors import InputError
+from lib.files import atomic_write, cache_folder
 from lib.hooks import Rows
 from lib.lazy import LazyModule
 from lib.linear.probes import train_probe
 from lib.linear.regression import errors, fit, r2
 from lib.stats import ratio, sums
-from lib.store import Key, atomic_write, cache_folder, cached, entry, kept, read
+from lib.store import Key, cached, kept
 from lib.swap.expected import predicted_cost
 from lib.swap.healing import heal
 from lib.swap.sweep import document_losses, sweep, token_sweep
+from lib.tables import entry, read
 
 LOSSES = "losses after a swap"
 
@@ -32,7 +34,7 @@ def rows_of(family: str) -> list[dict[str, str]]:
 
 
 def families() -> list[str]:
-    return sorted(path.stem.replace("-", " ") for path in store.MEASURED.glob("*.csv"))
+    return sorted(path.stem.replace("-", " ") for path in tables.MEASURED.glob("*.csv"))
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def written(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def said_again():
-    store.say_once.cache_clear()
+    files.say_once.cache_clear()
 
 
 class Made:
@@ -171,10 +173,10 @@ def test_no_column_stands_twice_in_a_file(own_cache, written, monkeypatch, tmp_p
     first = kept("a family", 1)(lambda what: pd.DataFrame({"x": [1.0]}))
     second = kept("a family", 1)(lambda other: pd.DataFrame({column: [2.0]}))
     first("this")
-    before = store.path_of("a family").read_bytes()
+    before = tables.path_of("a family").read_bytes()
     with pytest.raises(TypeError, match="would stand twice"):
         second("that")
-    assert store.path_of("a family").read_bytes() == before
+    assert tables.path_of("a family").read_bytes() == before
 
 
 @pytest.mark.parametrize("values", [["a", None, "nan"], [True, None, False], [1, None, "b"]])
@@ -198,7 +200,7 @@ def test_a_result_of_a_strange_kind_is_handed_back(own_cache, capsys):
 def test_an_entry_that_stands_twice_counts_once(own_cache, written, monkeypatch, tmp_path):
     measure = kept("a family", 1)(lambda what: pd.DataFrame({"n": [1, 2]}))
     measure("this")
-    path = store.path_of("a family")
+    path = tables.path_of("a family")
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines, *lines[1:]]))  # a union merge of two that are alike
     forget(monkeypatch, tmp_path)
@@ -260,7 +262,7 @@ def as_written(monkeypatch, tmp_path) -> tuple:
 
     measure("one"), measure("two")
     forget(monkeypatch, tmp_path)
-    return measure, calls, store.path_of("a family")
+    return measure, calls, tables.path_of("a family")
 
 
 def test_a_mark_that_a_spreadsheet_puts_in_front_is_no_damage(
@@ -397,12 +399,12 @@ def test_the_cache_is_one_folder_wherever_one_stands(monkeypatch, tmp_path, name
     monkeypatch.setenv("NONLINEARITY_CACHE", named)
     monkeypatch.setenv("HOME", "/home/somebody")
     found = set()
-    for folder in (tmp_path, store.ROOT):
+    for folder in (tmp_path, files.ROOT):
         monkeypatch.chdir(folder)
         found.add(cache_folder())
     (folder,) = found
     assert folder.is_absolute() and "~" not in str(folder)
-    assert folder.is_relative_to({"mine": store.ROOT, "~/mine": "/home/somebody"}.get(named, "/"))
+    assert folder.is_relative_to({"mine": files.ROOT, "~/mine": "/home/somebody"}.get(named, "/"))
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path):
@@ -430,12 +432,13 @@ def test_a_folder_is_whole_too(tmp_path):
 
 
 def _add_twenty(folder: str, name: int) -> None:
-    store.MEASURED = Path(folder)
+    tables.MEASURED = Path(folder)
     os.environ["NONLINEARITY_RENDER"] = "1"
     for k in range(20):
         table = pd.DataFrame({"n": [k]})
         table.attrs.update(device="cores", torch="2", seconds=1.0)
-        store._add(Key("a family", 1, {"what": f"{name} {k}"}), table)
+        key = Key("a family", 1, {"what": f"{name} {k}"})
+        tables.add(key.name, key.digest, key.version, key.words, table)
 
 
 def test_two_processes_lose_no_entry_of_each_other(tmp_path, monkeypatch):
@@ -443,7 +446,7 @@ def test_two_processes_lose_no_entry_of_each_other(tmp_path, monkeypatch):
     both = [context.Process(target=_add_twenty, args=(str(tmp_path), name)) for name in (1, 2)]
     [process.start() for process in both]
     [process.join() for process in both]
-    monkeypatch.setattr(store, "MEASURED", tmp_path)
+    monkeypatch.setattr(tables, "MEASURED", tmp_path)
     assert len(read("a family").entries) == 40
 
 
@@ -514,7 +517,7 @@ def test_a_changed_row_is_found_when_it_is_measured_again(
 ):
     sweep(subject, test, {})
     digest = document_losses.key(subject, test).digest
-    path = store.path_of(LOSSES)
+    path = tables.path_of(LOSSES)
 
     def measured_again() -> float:
         forget(monkeypatch, tmp_path)
@@ -527,7 +530,7 @@ def test_a_changed_row_is_found_when_it_is_measured_again(
     family = read(LOSSES)
     row = family.entries[digest][3]
     row["sum"] = f"{1.01 * float(row['sum'])}"
-    store.write(LOSSES, family)
+    tables.write(LOSSES, family)
     assert path.exists() and measured_again() > 1e-3
 
 

@@ -18,10 +18,10 @@ import pandas as pd
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from lib.files import atomic_write
 from lib.linear import regression
 from lib.models.trial import as_subject
 from lib.report import start
-from lib.store import atomic_write
 from lib.studies.study import open_lab
 from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows

@@ -15,7 +15,8 @@ from tqdm import tqdm
 
 from lib import hooks, keys
 from lib.errors import unknown
-from lib.gating.gates import Gate, loss_increases
+from lib.gating.gates import Gate
+from lib.gating.increases import loss_increases
 from lib.gating.tokens import smoothed_token_mean
 from lib.lazy import LazyModule, for_maps, lazily, made
 from lib.linear.affine import AffineMap

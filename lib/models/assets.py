@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from lib.errors import InputError
-from lib.store import atomic_write, cache_folder, read_whole, set_aside
+from lib.files import atomic_write, cache_folder, read_whole, set_aside
 
 
 @dataclass(frozen=True)

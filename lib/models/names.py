@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import InputError, unknown
+from lib.files import DATA, ROOT
 from lib.models.assets import EMBEDDED
-from lib.store import DATA, ROOT
 
 # What several notebooks share; what one alone uses stands below its parameters, as run.pick(...).
 PROFILES: dict[str, dict[str, Any]] = {

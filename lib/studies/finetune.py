@@ -18,11 +18,12 @@ from torch import nn
 from tqdm import tqdm
 
 from lib.errors import InputError, unknown
+from lib.files import atomic_write, cache_folder
 from lib.hooks import FFNReplacement, get_block, swap
 from lib.keys import settings
 from lib.models.blocks import Subject
 from lib.models.trial import copy_of
-from lib.store import atomic_write, cache_folder, cached, kept, pack, save, unpack
+from lib.store import cached, kept, pack, save, unpack
 from lib.studies.replacements import REPLACEMENTS, replacement_for, replacements_of
 from lib.swap.losses import Losses
 from lib.swap.sweep import batch_size, token_losses

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import scipy
 
 from lib.errors import InputError, unknown
-from lib.store import DATA
+from lib.files import DATA
 
 TEST_SHARE = 0.25
 HUB_CHARACTERS = 20_000_000  # of a streamed dataset; about five million tokens

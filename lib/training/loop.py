@@ -17,8 +17,8 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, get_scheduler
 
 from lib.errors import InputError
+from lib.files import say_once
 from lib.keys import settings
-from lib.store import say_once
 from lib.text.windows import Windows
 from lib.training.decoder import Gated
 
