@@ -8,8 +8,9 @@ build on one another; an import only ever points up this list, or to the left in
     keys files tables store: words of inputs; files that are whole; small tables; what is remembered
     paper: what papers print, and how a number of ours is shown
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
-    models/ assets blocks names trial loading: what may be named; a model, its blocks and FFNs
+    models/ assets names blocks: what may be named, and where it comes from; a model, its blocks
     hooks lazy: record, swap and resume on a live model; modules that are made when first used
+    models/ parts loading: blocks and FFNs found and tried; a model by its name
     linear/ affine moments regression robust rank: affine maps, and how well they fit
     linear/ candidates probes descent: other layers; trained in an FFN's place; maps by descent
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs

@@ -9,7 +9,7 @@ from torch import nn
 from tqdm import tqdm
 
 from lib.errors import InputError
-from lib.models.blocks import Block, Subject, hidden_of, resume_at
+from lib.models.blocks import Block, Subject
 from lib.text.windows import Windows
 
 OnFFN = Callable[[int, torch.Tensor, torch.Tensor], None]
@@ -310,11 +310,58 @@ def slices(n: int, size: int = 16) -> list[slice]:
     return [slice(start, start + size) for start in range(0, n, size)]
 
 
+class Replay(nn.Module):
+    """Stands in for a decoder layer and hands on `hidden`, or what it is given if None."""
+
+    def __init__(self, layer: nn.Module, hidden: torch.Tensor | None, returns_tuple: bool):
+        super().__init__()
+        # Models read attributes of their layers (Gemma, Qwen: attention_type) and find the
+        # original's; kept out of the module tree, so that the state dict stays as it is.
+        self.__dict__["stands_for"] = layer
+        self.hidden, self.returns_tuple = hidden, returns_tuple
+
+    def __getattr__(self, name: str):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["stands_for"], name)
+
+    def forward(self, *args, **kwargs):
+        hidden = hidden_of(args, kwargs) if self.hidden is None else self.hidden
+        return (hidden, None) if self.returns_tuple else hidden
+
+
 @contextlib.contextmanager
 def resume(subject: Subject, start: int, hidden: torch.Tensor) -> Iterator[None]:
     """While open, a forward pass begins at block `start` with the residual stream `hidden` [batch,
-    position, d_model]. The tokens given to the model must be those `hidden` was recorded on."""
-    get_block(subject, start)
-    layers = [block.layer for block in subject.blocks]
-    with resume_at(subject.model, layers, start, hidden, subject.layers_return_tuples):
+    position, d_model]. The tokens given to the model must be those `hidden` was recorded on.
+
+    The layers before it are replaced by modules that replay `hidden`, so no architecture's own
+    forward is touched.
+    """
+    begins = get_block(subject, start).layer
+
+    def first(_, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if args:
+            return (hidden, *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": hidden}
+
+    handle = None
+    try:
+        if start == 0:  # no layer stands before it, so its own input is replaced
+            handle = begins.register_forward_pre_hook(first, with_kwargs=True)
+        for block in subject.blocks[:start]:
+            replayed = None if block.index else hidden
+            stands_in = Replay(block.layer, replayed, subject.layers_return_tuples)
+            subject.layers[block.index] = stands_in
         yield
+    finally:
+        for block in subject.blocks:
+            subject.layers[block.index] = block.layer
+        if handle:
+            handle.remove()
+
+
+def hidden_of(args: tuple, kwargs: dict) -> torch.Tensor:
+    """The residual stream among the arguments of a decoder layer."""
+    return args[0] if args else kwargs["hidden_states"]

@@ -17,7 +17,7 @@ from lib.hooks import capture, capture_residual, record, resume, swap
 from lib.linear import regression
 from lib.linear.affine import constant
 from lib.linear.regression import fit, fit_maps
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.studies.replacements import first_maps, replacement_for
 from lib.swap.expected import expected_added_loss
 from lib.swap.healing import heal

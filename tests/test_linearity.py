@@ -10,7 +10,7 @@ import torch
 from lib.errors import InputError
 from lib.hooks import capture, swap
 from lib.linear.affine import svd_ridge
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.studies.decoder_study import DecoderStudy, losses_by_token
 from lib.studies.linearity import linearity, made_affine, routed, update_cosines
 from lib.text.windows import Windows

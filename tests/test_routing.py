@@ -41,7 +41,7 @@ from lib.hooks import capture, swap
 from lib.keys import describe
 from lib.linear import regression
 from lib.linear.affine import AffineMap
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.stats import sums
 from lib.swap.sweep import token_losses
 

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from lib.files import atomic_write
 from lib.linear import regression
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.report import start
 from lib.studies.study import open_lab
 from lib.text.corpora import load_corpus

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from lib.errors import InputError, unknown
 from lib.gating.increases import loss_increases
 from lib.hooks import for_windows
-from lib.keys import seal, words_of
+from lib.keys import seal
 from lib.lazy import LazyModule, for_maps, lazily
 from lib.linear.affine import AffineMap
 from lib.models.blocks import Subject
@@ -96,27 +96,6 @@ class Gate(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.score(x) > self.threshold
-
-    def at_share(self, x: torch.Tensor, share: float, of: str | None = None) -> "Gate":
-        """The gate that says yes to this share of the rows x [..., d]; `of`: which rows they are,
-        for keys."""
-        check_share(share)
-        # At either end the cut lies beyond every score, of other rows too.
-        if share == 0:
-            cut = np.inf
-        elif share == 1:
-            cut = -np.inf
-        else:
-            cut = float(np.quantile(self.score(x).cpu().numpy(), 1 - share))
-        words = words_of(self)
-        gate = Gate(self.weights, self.biases, cut, self.relu)
-        return seal(gate, words and of and f"{words}, share {share!r} of {of}")
-
-
-def check_share(share: float) -> None:
-    """Raise InputError for a share outside 0 to 1."""
-    if not 0 <= share <= 1:
-        raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
 
 
 def linear_suffices(increase: np.ndarray) -> np.ndarray:

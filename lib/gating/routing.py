@@ -14,7 +14,8 @@ from torch import nn
 from tqdm import tqdm
 
 from lib import hooks, keys
-from lib.gating.gates import GateText, Routed, check_share
+from lib.errors import InputError
+from lib.gating.gates import GateText, Routed
 from lib.gating.routers import Errors, learn_errors, learned_errors, said_of
 from lib.gating.sparse import SparseFFN
 from lib.hooks import advance, block_pass, capture_residual, for_windows, get_block, slices
@@ -54,6 +55,12 @@ def allocate(cost: np.ndarray, share: float) -> np.ndarray:
     chosen = np.zeros(cost.size, bool)
     chosen[np.argsort(cost, axis=None, kind="stable")[:n]] = True
     return chosen.reshape(cost.shape)
+
+
+def check_share(share: float) -> None:
+    """Raise InputError for a share outside 0 to 1."""
+    if not 0 <= share <= 1:
+        raise InputError(f"a share of {share} is not possible: give one from 0 to 1.")
 
 
 class TopShare(nn.Module):

@@ -138,10 +138,6 @@ class Moments:
             raise InputError(f"R² is undefined: the {self.n} rows have no variance; use more text.")
         return float(1 - self.error(affine).sum() / self.syy.sum())
 
-    def feature_r2(self, affine: AffineMap) -> torch.Tensor:
-        """R² of each output feature, [d_out]; nan for one without variance."""
-        return torch.where(self.syy > 0, 1 - self.error(affine) / self.syy, torch.nan)
-
 
 @dataclass(frozen=True, eq=False)
 class BlockSample:

@@ -23,7 +23,7 @@ from lib.models.blocks import (
     Subject,
 )
 from lib.models.names import PRESETS, RANDOM, TINY, check_model, label, model_folder, tiny_models
-from lib.models.trial import (
+from lib.models.parts import (
     as_subject,
 )
 

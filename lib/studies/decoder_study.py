@@ -13,7 +13,7 @@ from lib.errors import InputError
 from lib.keys import in_one
 from lib.linear.regression import zero_ablation
 from lib.models.blocks import Subject
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.store import cached, kept
 from lib.studies.study import Study, check_halves, losses_by_half, odd_windows, of_half
 from lib.swap.sweep import next_token_losses, token_sweep

@@ -22,7 +22,7 @@ from lib.files import atomic_write, cache_folder
 from lib.hooks import FFNReplacement, get_block, swap
 from lib.keys import settings
 from lib.models.blocks import Subject
-from lib.models.trial import copy_of
+from lib.models.parts import copy_of
 from lib.store import cached, kept, pack, save, unpack
 from lib.studies.replacements import REPLACEMENTS, replacement_for, replacements_of
 from lib.swap.losses import Losses

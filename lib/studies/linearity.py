@@ -16,7 +16,7 @@ from lib.linear.affine import AffineMap
 from lib.linear.moments import Moments, collect
 from lib.linear.regression import zero_ablation
 from lib.models.blocks import Subject
-from lib.models.trial import as_subject
+from lib.models.parts import as_subject
 from lib.store import kept
 from lib.studies.decoder_study import (
     MOST_MEASURED,

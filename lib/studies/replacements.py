@@ -17,7 +17,7 @@ from lib.linear.affine import AffineMap, constant, svd_ridge
 from lib.linear.moments import Moments
 from lib.linear.regression import MASSIVE, repair
 from lib.models.blocks import Subject
-from lib.models.trial import copy_of
+from lib.models.parts import copy_of
 from lib.store import cached
 from lib.text.windows import Windows
 

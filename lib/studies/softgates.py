@@ -15,7 +15,7 @@ from lib.errors import InputError
 from lib.hooks import get_block, swap
 from lib.keys import settings
 from lib.models.blocks import Subject
-from lib.models.trial import copy_of
+from lib.models.parts import copy_of
 from lib.store import kept
 from lib.studies.finetune import (
     FINETUNED,

@@ -6,7 +6,7 @@ token is fitted, swapped and scored as any other.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import nn
 
 from lib.errors import InputError
 from lib.hooks import capture, capture_residual, forward, resume, slices, swap
+from lib.keys import in_one
 from lib.linear.affine import AffineMap, constant
 from lib.linear.moments import Moments
 from lib.linear.regression import MASSIVE, AffineFit, repair, single
@@ -40,6 +41,36 @@ def bare(subject: Subject) -> Subject:
     """The model with the first position of a window treated as any other, start token or not."""
     blocks = tuple(replace(block, n_start=0) for block in subject.blocks)
     return replace(subject, start_tokens=(), blocks=blocks, loaded_as=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """On what maps are fitted and tried where no position is set apart."""
+
+    subject: Subject
+    windows: Windows
+    """the fit text"""
+    test: Windows
+    blocks: Sequence[int]
+    token: int | None
+    """in front of every window; None: nothing"""
+    fit: AffineFit
+    """whose limits say which outputs are massive"""
+
+    @property
+    def provenance(self) -> dict[str, str] | None:
+        """Its parts in words, for keys."""
+        parts = {"model": self.subject, "fit text": self.windows, "test": self.test}
+        parts |= {"blocks": self.blocks, "in front": self.token, "limits": self.fit}
+        said = {name: words for name, part in parts.items() if (words := in_one(part))}
+        return said if len(said) == len(parts) else None
+
+    def fitted(self, counts: Sequence[int]) -> dict[int, dict]:
+        """See `fitted_on`."""
+        return fitted_on(self.subject, self.windows, self.blocks, self.token, self.fit, counts)
+
+    def opened(self, windows: Windows) -> Windows:
+        return opened(self.subject, windows, self.token)
 
 
 @kept("where outputs are long", 1, token="in front")
@@ -174,48 +205,30 @@ def stand_ins(maps: Mapping, middle: int) -> dict[str, nn.Module]:
     return found
 
 
-@kept("swaps with some positions set apart", 1, windows="fit text", fit="limits", token="in front")
-def apart(
-    subject: Subject,
-    windows: Windows,
-    test: Windows,
-    blocks: Sequence[int],
-    token: int | None,
-    fit: AffineFit,
-    counts: Sequence[int],
-    leave_out: Sequence[str] = (),
-) -> pd.DataFrame:
-    """Losses on `test` with what `stand_ins` names in each block's FFN's place, but for
-    `leave_out`; maps are fitted on `windows`: block, swap, document, before, sum, predictions."""
-    text = opened(subject, test, token)
-    maps = fitted_on(subject, windows, blocks, token, fit, counts)
-    modules = {}
-    for b in blocks:
+@kept("swaps with some positions set apart", 1)
+def apart(trial: Trial, counts: Sequence[int], leave_out: Sequence[str] = ()) -> pd.DataFrame:
+    """Losses on the test text with what `stand_ins` names in each block's FFN's place, but for
+    `leave_out`: block, swap, document, before, sum, predictions."""
+    text, maps, modules = trial.opened(trial.test), trial.fitted(counts), {}
+    for b in trial.blocks:
         for name, module in stand_ins(maps[b], text.tokens.shape[1] // 2).items():
             if name not in leave_out:
                 modules[b, name] = module
-    swept = token_sweep(bare(subject), text, modules)
+    swept = token_sweep(bare(trial.subject), text, modules)
     return pd.concat([_sums(swept, text, k, block=k[0], swap=k[1]) for k in modules])
 
 
-@kept("swaps without influential rows", 1, windows="fit text", fit="limits", token="in front")
-def without_influential(
-    subject: Subject,
-    windows: Windows,
-    test: Windows,
-    blocks: Sequence[int],
-    token: int | None,
-    fit: AffineFit,
-) -> pd.DataFrame:
+@kept("swaps without influential rows", 1)
+def without_influential(trial: Trial) -> pd.DataFrame:
     """Losses as in `apart`, with maps fitted on all rows but as many ordinary ones as there are
     massive ones: those of the longest outputs, or of the greatest leverage in x. Blocks without
     massive positions have no rows. Raises InputError where none has any."""
-    text, modules = opened(subject, windows, token), {}
-    rows = capture(bare(subject), text, blocks)
-    for b in blocks:
+    plain, modules = bare(trial.subject), {}
+    rows = capture(plain, trial.opened(trial.windows), trial.blocks)
+    for b in trial.blocks:
         x, y = (side.flatten(0, 1) for side in rows[b])  # [n, d]
         norm, whole = y.norm(dim=-1), Moments.of(x, y)
-        is_massive = norm > float(fit.facts.limit[b])
+        is_massive = norm > float(trial.fit.facts.limit[b])
         n = int(is_massive.sum())
         if not n:
             continue
@@ -226,34 +239,22 @@ def without_influential(
             fitted = single((whole - Moments.of(x[out], y[out])).fit())
             modules[b, f"without as many ordinary rows of the {name}"] = fitted
     if not modules:
-        raise InputError(f"blocks {[*blocks]} have no massive position here: give others.")
-    read = opened(subject, test, token)
-    swept = token_sweep(bare(subject), read, modules)
+        raise InputError(f"blocks {[*trial.blocks]} have no massive position here: give others.")
+    read = trial.opened(trial.test)
+    swept = token_sweep(plain, read, modules)
     return pd.concat([_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
 
 
-@kept(
-    "losses with the first position mended", 1, windows="fit text", fit="limits", token="in front"
-)
-def mended(
-    subject: Subject,
-    windows: Windows,
-    test: Windows,
-    blocks: Sequence[int],
-    token: int | None,
-    fit: AffineFit,
-    counts: Sequence[int],
-    block: int,
-    places: Sequence[int],
-) -> pd.DataFrame:
+@kept("losses with the first position mended", 1)
+def mended(trial: Trial, counts: Sequence[int], block: int, places: Sequence[int]) -> pd.DataFrame:
     """Losses with a map fitted without massive positions in a block's place everywhere, where from
     the block `at` on the stream of the first position, or of all others, is the model's own (at,
     mended, document, before, sum, predictions); of a block without such positions the map of all.
     Raises InputError for places that are not all behind the block."""
     if not places or min(places) <= block:
         raise InputError(f"places {[*places]} are not all behind block {block}: give later blocks.")
-    text, plain = opened(subject, test, token), bare(subject)
-    maps = fitted_on(subject, windows, blocks, token, fit, counts)[block]
+    text, plain = trial.opened(trial.test), bare(trial.subject)
+    maps = trial.fitted(counts)[block]
     clean = capture_residual(plain, text, places)
     with swap(plain.blocks[block], maps.get("ordinary", maps["all"])):
         changed = capture_residual(plain, text, places)

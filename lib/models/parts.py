@@ -1,22 +1,17 @@
-"""Whether the parts that were found by structure behave as blocks and FFNs do, tried
-once a model."""
+"""A model's blocks and FFNs, found by structure and tried once, so that a new architecture needs no
+line here: the decoder layers are the model's longest list of alike modules, and a layer's FFN is
+its only child that maps [.., d] to [.., d] position by position."""
 
 import copy
-from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from lib.errors import InputError
-from lib.models.blocks import (
-    Block,
-    Subject,
-    find_ffn,
-    find_layers,
-    hidden_of,
-    resume_at,
-)
+from lib.hooks import record, resume
+from lib.models.blocks import Block, Subject
 from lib.text.windows import start_tokens
 
 
@@ -35,8 +30,8 @@ def as_subject(model: PreTrainedModel, tokenizer=None, name: str = "model") -> S
             f"start token {max(start)} of the tokenizer of {name} is not among the model's "
             f"{n_vocabulary} tokens: give the tokenizer that the model was trained with."
         )
-    blocks = []
-    for index, layer in enumerate(find_layers(model)):
+    blocks, layers = [], find_layers(model)
+    for index, layer in enumerate(layers):
         ffn_name = find_ffn(layer, d, index)
         blocks.append(Block(index, layer, ffn_name, d, getattr(layer, ffn_name), len(start)))
     for block in blocks[1:]:
@@ -46,8 +41,52 @@ def as_subject(model: PreTrainedModel, tokenizer=None, name: str = "model") -> S
                 f"blocks {first.index} and {block.index} of {name} share one FFN, so neither can "
                 "be measured alone: choose a model whose blocks have an FFN each."
             )
-    tuples = _confirm(model, blocks)
-    return Subject(name, model, tokenizer, tuple(blocks), tuples, start_tokens=start)
+    return _confirmed(
+        Subject(name, model, tokenizer, tuple(blocks), layers, False, start_tokens=start)
+    )
+
+
+def find_layers(model: nn.Module) -> nn.ModuleList:
+    """The list of decoder layers. Raises InputError if the model has none."""
+    n = model.config.get_text_config().num_hidden_layers
+    if n < 1:
+        raise InputError(f"{type(model).__name__} has {n} layers: give a model with some.")
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == n]
+    if not lists:
+        raise InputError(
+            f"no list of {n} decoder layers in {type(model).__name__}: only decoder language "
+            "models whose layers stand in one list can be read."
+        )
+    return max(lists, key=lambda m: sum(p.numel() for p in m.parameters()))
+
+
+def find_ffn(layer: nn.Module, d_model: int, index: int) -> str:
+    """Name of the child of `layer` that is its FFN. Raises InputError unless there is just one."""
+    found = [name for name, child in layer.named_children() if _is_position_wise(child, d_model)]
+    if len(found) != 1:
+        raise InputError(
+            f"block {index}: {type(layer).__name__} has {len(found)} child modules that map each "
+            f"position's {d_model} features by themselves, so its FFN cannot be taken out: choose "
+            "an architecture whose FFN is one module (GPT-2, GPT-NeoX, Llama and their kin)."
+        )
+    return found[0]
+
+
+def _is_position_wise(module: nn.Module, d_model: int) -> bool:
+    """Whether `module` has weight matrices and maps [1, t, d] to [1, t, d], each position by
+    itself."""
+    weights = [p for p in module.parameters() if p.dim() >= 2]
+    if not weights:
+        return False  # a norm or an activation
+    x = torch.randn(1, 5, d_model, generator=torch.Generator().manual_seed(0)).to(weights[0])
+    order = torch.tensor([3, 1, 4, 0, 2])
+    try:
+        with torch.no_grad():
+            y, moved = module(x), module(x[:, order])
+    except Exception:  # attention, which asks for masks or positions
+        return False
+    same = isinstance(y, torch.Tensor) and y.shape == x.shape
+    return same and torch.allclose(y[:, order], moved, rtol=1e-2, atol=1e-4)
 
 
 def _check_weights(model: nn.Module, name: str) -> None:
@@ -92,11 +131,12 @@ def trial_tokens(model: nn.Module) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _confirm(model: PreTrainedModel, blocks: Sequence[Block]) -> bool:
-    """Whether layers return tuples, seen in a tiny pass that confirms what every measurement takes
-    for granted. Raises InputError where an FFN called on its recorded input does not give its
-    recorded output, where later tokens change earlier predictions, or where a pass resumed at a
-    block does not end as a whole one."""
+def _confirmed(subject: Subject) -> Subject:
+    """The subject, with whether its layers return tuples, after a tiny pass that confirms what
+    every measurement takes for granted. Raises InputError where an FFN called on its recorded input
+    does not give its recorded output, where later tokens change earlier predictions, or where a
+    pass resumed at a block does not end as a whole one."""
+    model, blocks, tokens = subject.model, subject.blocks, trial_tokens(subject.model)
     seen, streams, returned = {}, {}, []
 
     def keep(index: int):
@@ -106,19 +146,14 @@ def _confirm(model: PreTrainedModel, blocks: Sequence[Block]) -> bool:
 
         return hook
 
-    def entering(index: int):
-        return lambda _, args, kwargs: streams.update(
-            {index: copy.deepcopy(hidden_of(args, kwargs))}
-        )
+    def entering(index: int, hidden: torch.Tensor) -> None:
+        streams[index] = copy.deepcopy(hidden)
 
     handles = [b.ffn.register_forward_hook(keep(b.index)) for b in blocks]
-    handles += [
-        b.layer.register_forward_pre_hook(entering(b.index), with_kwargs=True) for b in blocks
-    ]
     handles.append(blocks[0].layer.register_forward_hook(lambda _, a, out: returned.append(out)))
-    tokens = trial_tokens(model)
     try:
-        found = model(tokens, use_cache=False)
+        with record(subject, on_residual=entering):
+            found = model(tokens, use_cache=False)
     finally:
         for handle in handles:
             handle.remove()
@@ -139,12 +174,12 @@ def _confirm(model: PreTrainedModel, blocks: Sequence[Block]) -> bool:
             f"layers of {type(model).__name__} return a {type(returned[0]).__name__}, no tensor or "
             "tuple, so a pass cannot be resumed at a block: choose another model."
         )
-    tuples = isinstance(returned[0], tuple)
+    subject = replace(subject, layers_return_tuples=isinstance(returned[0], tuple))
     _confirm_causal(model, tokens, found.logits)
-    layers, n = [b.layer for b in blocks], len(blocks)
     # Layers share with the one before, with the first, or all later ones with one in the middle.
+    n = len(blocks)
     for start in sorted({1, 2, n // 2, n // 2 + 1, n - 2, n - 1} & {*range(1, n)}):
-        with resume_at(model, layers, start, streams[start], tuples):
+        with resume(subject, start, streams[start]):
             resumed = model(tokens, use_cache=False).logits
         if not _alike(resumed, found.logits):
             raise InputError(
@@ -152,7 +187,7 @@ def _confirm(model: PreTrainedModel, blocks: Sequence[Block]) -> bool:
                 "residual stream (their keys and values, say), so a pass cannot be resumed there: "
                 "choose another model."
             )
-    return tuples
+    return subject
 
 
 def _confirm_causal(model: nn.Module, tokens: torch.Tensor, logits: torch.Tensor) -> None:
