@@ -47,8 +47,10 @@ def imports(name: str) -> set[str]:
     return found
 
 
-def test_the_map_names_every_file():
+def test_the_map_names_every_file_and_the_site_documents_it():
     assert sorted(in_order()) == sorted(FILES)
+    api = (LIB.parent / "notebooks" / "api.md").read_text(encoding="utf-8")
+    assert re.findall(r"automodule:: lib\.(\S+)", api) == in_order()
 
 
 @pytest.mark.parametrize("name", FILES)
