@@ -12,6 +12,8 @@ from torch import nn
 from lib.errors import InputError
 from lib.hooks import capture, capture_residual
 from lib.linear import regression
+from lib.linear.affine import AffineMap
+from lib.linear.moments import Moments
 from lib.models.loading import load_subject
 from lib.models.parts import as_subject
 from lib.stats import sums
@@ -139,6 +141,31 @@ def test_as_many_ordinary_rows_are_left_out(planted, fit, test):
     losses = massive.as_losses(table)
     name = "without as many ordinary rows of the longest outputs"
     np.testing.assert_allclose(losses.added((2, name)), added, rtol=1e-2, atol=0.05)
+
+
+def test_rows_put_back_are_those_by_hand(planted, fit, test):
+    text, few = fit[:24], test[:6]
+    fits = regression.fit(planted, text)
+    trial = massive.Trial(planted, text, few, [1, 2], None, fits)
+    losses = massive.as_losses(massive.put_back(trial, 4, 2))
+    assert {b for b, _ in losses.changed} == {2}  # block 1 has no massive position
+    x, y = (side.flatten(0, 1).double() for side in capture(planted, text, [2])[2])
+    is_massive = y.norm(dim=-1) > float(fits.facts.limit[2])
+    random = np.random.default_rng([42, 2, 1])
+    four, others = (random.choice(np.flatnonzero(of), 4, replace=False)
+                    for of in (is_massive, ~is_massive))  # fmt: skip
+    weight = (~is_massive).double()
+    weight[others] += y[four].square().sum() / y[others].square().sum()
+    oracle = LinearRegression().fit(x, y, sample_weight=weight)
+    by_hand = regression.repair(Moments.of(x[~is_massive], y[~is_massive]), x[is_massive])
+    affine = AffineMap(
+        torch.tensor(oracle.coef_.T).float(), torch.tensor(oracle.intercept_).float()
+    )
+    swept = token_sweep(planted, few, {2: by_hand.with_affine(affine)})
+    added = sums(swept[2] - swept[None], few.document)
+    np.testing.assert_allclose(losses.added((2, "ordinary, weighted, draw 1")), added, atol=2e-3)
+    with pytest.raises(InputError, match="no block of"):
+        massive.put_back(trial, 25, 1)
 
 
 def test_a_mended_stream_is_the_models_own_where_it_is_mended(planted, fit, test):

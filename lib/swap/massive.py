@@ -245,6 +245,40 @@ def without_influential(trial: Trial) -> pd.DataFrame:
     return pd.concat([_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
 
 
+@kept("swaps with rows put back", 1)
+def put_back(trial: Trial, n: int, draws: int, seed: int = 42) -> pd.DataFrame:
+    """Losses as in `apart`, with the FFN at massive positions and maps fitted on the ordinary rows
+    and `n` more, in several draws: any `n` massive ones, or `n` ordinary ones that weigh so much
+    that their squared outputs sum to as much as those of the massive ones. Blocks with fewer
+    massive positions than `n` have no rows. Raises InputError where all have fewer."""
+    plain, modules = bare(trial.subject), {}
+    rows = capture(plain, trial.opened(trial.windows), trial.blocks)
+    for b in trial.blocks:
+        x, y = (side.flatten(0, 1) for side in rows[b])  # [rows, d]
+        is_massive = y.norm(dim=-1) > float(trial.fit.facts.limit[b])
+        if int(is_massive.sum()) < n:
+            continue
+        ordinary = Moments.of(x[~is_massive], y[~is_massive])
+        kept_map = repair(ordinary, x[is_massive])
+        for draw in range(draws):
+            random = np.random.default_rng([seed, b, draw])
+            massive, others = (random.choice(np.flatnonzero(of), n, replace=False)
+                               for of in (is_massive, ~is_massive))  # fmt: skip
+            as_much = y[massive].double().square().sum() / y[others].double().square().sum()
+            more = {
+                "massive": Moments.of(x[massive], y[massive]),
+                "ordinary, weighted": Moments.of(x[others], y[others], as_much.repeat(n)),
+            }
+            for name, moments in more.items():
+                affine = single((ordinary + moments).fit())
+                modules[b, f"{name}, draw {draw}"] = kept_map.with_affine(affine)
+    if not modules:
+        raise InputError(f"no block of {[*trial.blocks]} has {n} massive positions: give others.")
+    read = trial.opened(trial.test)
+    swept = token_sweep(plain, read, modules)
+    return pd.concat([_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
+
+
 @kept("losses with the first position mended", 1)
 def mended(trial: Trial, counts: Sequence[int], block: int, places: Sequence[int]) -> pd.DataFrame:
     """Losses with a map fitted without massive positions in a block's place everywhere, where from
