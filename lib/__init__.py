@@ -16,6 +16,7 @@ build on one another; an import only ever points up this list, or to the left in
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
     swap/ massive instruments: what a few positions do to a map; all instruments on one model
     gating/ increases gates sparse tokens routers routing: where FFNs are needed; routed and sparse
+    gating/ pieces: several affine maps in an FFN's place
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop
     studies/ replacements study finetune mixer_study decoder_study: what pages train, and on what
     studies/ linearity retrieval softgates: what trained decoders do; gates that are trained

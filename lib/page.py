@@ -143,7 +143,8 @@ def of_another_run(cells: list[dict], notebook: str, run: dict, page: Path) -> l
     committed run. `run`: folder, model, profile, corpus."""
     title = "".join(cells[0]["source"]).splitlines()[:2]
     model = MODEL_NOTES.get(run["model"], run["model"])
-    parts = ["\n".join(title), f"{model}, profile {run['profile']}, {run['corpus']}."]
+    here = f"{model}, profile {run['profile']}, {run['corpus']}. The title is of the committed run."
+    parts = ["\n".join(title), here]
     figure = Path(run["folder"]) / f"{notebook[:2]}_main.png"
     if figure.exists():
         parts.append(f"![The main figure]({os.path.relpath(figure, page.parent)})")

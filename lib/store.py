@@ -270,6 +270,7 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
         def look_up(key: Key | None) -> pd.DataFrame | None:
             if key is None:
                 return None
+            _, measured_now, _ = USED.get(key.digest, (family, False, 0.0))
             checked = os.environ.get(CHECKED, "")
             if (of_user := load(key)) is not None:
                 table = of_user["table"]
@@ -278,8 +279,9 @@ def kept(family: str, version: int, helpers: Sequence[str] = (), **names: str) -
             elif key.digest in checked or (table := entry(family, key.digest)) is None:
                 if checked == "none":
                     raise InputError(f"{key} ({key.digest}) is not kept: render the page again.")
+                USED[key.digest] = family, True, 0.0  # by this process or by one that it starts
                 return None
-            USED[key.digest] = family, False, table.attrs["seconds"]
+            USED[key.digest] = family, measured_now, table.attrs["seconds"]
             return table
 
         def keep(key: Key | None, table: pd.DataFrame, seconds: float) -> pd.DataFrame:

@@ -224,7 +224,7 @@ def test_plain_papermill_is_told_whom_the_words_are_about(capsys, monkeypatch):
     report.start("06_swapping_and_healing", "smoke", None, None)
     said = capsys.readouterr().out
     assert (
-        said.startswith("here: tiny-gpt2 at smoke")
+        said.startswith("here: tiny-gpt2 on wikipedia-sample at smoke")
         and "smollm2-135m and gemma-3-270m, at study" in said
     )
     monkeypatch.setenv("NONLINEARITY_COMMAND", "1")

@@ -251,6 +251,18 @@ def test_a_reading_that_fails_is_no_damage(counted, error, monkeypatch, capsys):
     assert "it is left as it is" in capsys.readouterr().out
 
 
+def test_what_was_measured_by_a_run_is_counted_when_it_is_read_again(
+    own_cache, written, monkeypatch, tmp_path
+):
+    measure, _, _ = as_written(monkeypatch, tmp_path)
+    store.USED.clear()
+    measure("one"), measure("three"), measure("three")
+    now = {
+        key.words["what"]: store.USED[key.digest][1] for key in map(measure.key, ("one", "three"))
+    }
+    assert now == {"one": False, "three": True}
+
+
 def as_written(monkeypatch, tmp_path) -> tuple:
     """Two entries in the repository, measured by a function that counts its calls."""
     calls = []

@@ -210,10 +210,10 @@ def arithmetic_saved(
 
 
 def _saved_by_map(affine: AffineMap, n_params: int) -> float:
-    """What a map saves where it is used: all but its own d² multiplications, which a constant does
-    not have."""
-    multiplies = affine.weight.numel() if affine.weight.any() else 0
-    return 1 - multiplies / n_params
+    """What a map saves where it is used: all but its own multiplications, d² of an affine map (none
+    of a constant), more of one that says so."""
+    of_map = affine.weight.numel() if affine.weight.any() else 0
+    return 1 - getattr(affine, "n_multiplications", of_map) / n_params
 
 
 def refit(

@@ -50,10 +50,12 @@ class Training:
     """whether its own loss is kept along the way"""
 
     @property
-    def provenance(self) -> dict[str, str]:
-        """The training in words, for keys."""
-        words = {"FFN widths": str(in_one(self.widths))}
-        words |= self.shape.provenance
+    def provenance(self) -> dict[str, str] | None:
+        """The training in words, for keys; None with a reader's own kind of FFN."""
+        of_shape = self.shape.provenance
+        if of_shape is None:
+            return None
+        words = {"FFN widths": str(in_one(self.widths))} | of_shape
         words |= {"training text": self.data.provenance}
         words |= self.recipe.provenance
         words |= {"start of the weights": self.start, "test texts": str(in_one(self.tests))}
@@ -253,8 +255,9 @@ Job = tuple[DecoderStudy, Sequence[int], int, Sequence[float]]
 
 def train_all(jobs: Sequence[Job]) -> None:
     """Train what is not kept yet, a process for each core; what is done stays when it is
-    stopped."""
-    missing = [job for job in jobs if not _is_trained(job)]
+    stopped. With a kind of FFN of a reader's own it is trained when it is asked for, in this
+    process, which alone knows it."""
+    missing = [job for job in jobs if job[0].shape.provenance and not _is_trained(job)]
     if missing:
         brief = max(study.steps_per_epoch for study, *_ in missing) < 100
         in_parallel(_train_one, missing, brief=brief)

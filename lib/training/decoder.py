@@ -19,8 +19,6 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRMSNor
 from lib.errors import InputError, unknown
 
 STARTS = ("plain", "looking-back", "scaled", "scaled, looking-back", "llama")
-KINDS = ("swiglu", "gelu", "affine", "hybrid", "gated")
-"""what stands in a layer's FFN's place: see FFN, GeluFFN, Affine, Hybrid and Gated"""
 ATTENTIONS = ("softmax", "gated")
 """how a layer's attention mixes tokens: see GatedAttention"""
 
@@ -49,7 +47,7 @@ class DecoderConfig(LlamaConfig):
             raise InputError(f"{n} layers were given {len(self.ffn_kinds)} kinds: give one each.")
         for kind in self.ffn_kinds:
             if kind not in KINDS:
-                raise unknown("kind of FFN", kind, KINDS)
+                raise unknown("kind of FFN", kind, [*KINDS])
         if self.attention not in ATTENTIONS:
             raise unknown("attention", self.attention, ATTENTIONS)
         if min(self.intermediate_sizes) < 0:
@@ -116,7 +114,15 @@ class Gated(nn.Module):
         return linear + self.opening * (self.ffn(x) - linear)
 
 
-CLASSES: dict[str, type] = dict(zip(KINDS, (FFN, GeluFFN, Affine, Hybrid, Gated)))
+KINDS: dict[str, type[nn.Module]] = {
+    "swiglu": FFN,
+    "gelu": GeluFFN,
+    "affine": Affine,
+    "hybrid": Hybrid,
+    "gated": Gated,
+}
+"""{what stands in a layer's FFN's place: its class, made by (d, width)}; a kind of your own is one
+more entry"""
 
 
 class GatedProjection(nn.Linear):
@@ -158,7 +164,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         there = width > 0 or kind == "affine"
         self.parallel = config.parallel
         self.post_attention_layernorm = norm() if there else None
-        self.mlp = CLASSES[kind](config.hidden_size, width) if there else None
+        self.mlp = KINDS[kind](config.hidden_size, width) if there else None
 
     def forward(self, hidden_states: torch.Tensor, **kwargs) -> torch.Tensor:
         entering = hidden_states
@@ -203,8 +209,11 @@ class Shape:
     """one of ATTENTIONS"""
 
     @property
-    def provenance(self) -> dict[str, str]:
-        """The shape in words, for keys."""
+    def provenance(self) -> dict[str, str] | None:
+        """The shape in words, for keys; None with a kind of FFN that lib does not have."""
+        made_by = [KINDS[kind].__module__ for kind in self.kinds if kind in KINDS]
+        if any(not module.startswith("lib.") for module in made_by):
+            return None
         words = {
             "residual width": str(self.d),
             "heads": str(self.heads),
@@ -301,19 +310,3 @@ def _look_back(model: Decoder, sharpness: float = 4.0) -> None:
     queries[:half, 0], queries[half:, 0] = sharpness, 0.0
     keys[:half, 0] = sharpness * frequencies.cos()
     keys[half:, 0] = sharpness * frequencies.sin()
-
-
-def count_params(config: DecoderConfig) -> int:
-    """Parameters of a decoder that learn: exact."""
-    d, v = config.hidden_size, config.vocab_size
-    queries = config.num_attention_heads * config.head_dim
-    keys = config.num_key_value_heads * config.head_dim
-    openings = d * queries if config.attention == "gated" else 0
-    layers = config.num_hidden_layers * (2 * d * queries + 2 * d * keys + openings + d)
-    ffn = 0
-    for width, kind in zip(config.intermediate_sizes, config.ffn_kinds):
-        swiglu, gelu, affine = 3 * d * width, 2 * d * width, d * d + d
-        hybrid = affine + swiglu
-        inside = dict(zip(KINDS, (swiglu, gelu, affine, hybrid, hybrid + d + 1)))[kind]
-        ffn += inside + d if inside else 0  # with the norm before it
-    return v * d * (1 if config.tie_word_embeddings else 2) + d + layers + ffn
