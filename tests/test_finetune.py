@@ -15,6 +15,7 @@ from lib.report import start
 from lib.studies import finetune
 from lib.studies.finetune import (
     FinetuneConfig,
+    Finetuning,
     _free,
     centre_out,
     fine_tune,
@@ -40,7 +41,7 @@ def given(subject, fit, test):
 
 def losses_of(given, arm, marks=MARKS):
     subject, fit, data, tests = given
-    return finetuned_losses(subject, arm, fit, data, tests, marks)
+    return finetuned_losses(Finetuning(subject, arm, fit, data, tests, marks))
 
 
 def after_first(given, arm):
@@ -158,13 +159,9 @@ def test_fresh_text_is_read_once_and_in_the_order_of_the_seed(given, own_cache, 
 def test_in_bfloat16_the_training_differs_a_little_and_what_is_measured_before_it_not(
     subject, fit, test, own_cache
 ):
-    given = (subject, fit[:20], fit[20:40], {"test": test[:6]}, {"test": (0, 4)})
-    losses = [
-        fine_tune(
-            given[0], FinetuneConfig("map", ((3,),), (4,), lr=1e-3, bfloat16=half), *given[1:]
-        )
-        for half in (False, True)
-    ]
+    arms = [FinetuneConfig("map", ((3,),), (4,), lr=1e-3, bfloat16=half) for half in (False, True)]
+    texts = fit[:20], fit[20:40], {"test": test[:6]}, {"test": (0, 4)}
+    losses = [fine_tune(Finetuning(subject, arm, *texts)) for arm in arms]
     before, after = (
         [found[found.step == step].loss.to_numpy() for found in losses] for step in (0, 4)
     )
@@ -199,7 +196,8 @@ def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_c
     subject, fit, data, tests = given
     plain = FinetuneConfig("none", ((), ()), (3, 2), lr=1e-3)
     marks = {"test": (3, 5)}
-    gates = train_gates(subject, SoftGateConfig(4), (1, 2), plain, fit, data, tests, marks)
+    training = Finetuning(subject, plain, fit, data, tests, marks)
+    gates = train_gates(training, SoftGateConfig(4), (1, 2))
     ended = losses_of(given, plain, marks).query("step == 3").loss.to_numpy()
     open_gates = gates.query("experiment == 'given back'").loss.to_numpy()
     assert open_gates == pytest.approx(ended, abs=1e-6)
@@ -208,16 +206,17 @@ def test_only_gates_are_trained_and_given_back_is_the_trained_model(given, own_c
     assert ((opening > 0) & (opening < 1)).all()
     # Another bias opens them: with gates near 1 the soft model is the trained one.
     wide = SoftGateConfig(1, hidden=0, bias=30.0, penalty=0.0)
-    soft = train_gates(subject, wide, (1, 2), plain, fit, data, tests, marks)
+    soft = train_gates(training, wide, (1, 2))
     assert soft.loss.to_numpy() == pytest.approx(ended, abs=1e-5)
 
 
 def test_gates_find_the_first_stage_that_the_training_left(given, own_cache, monkeypatch):
     subject, fit, data, tests = given
     arm, marks = FinetuneConfig("map", ((1, 2),), (3,), lr=1e-3), {"test": (3,)}
-    fine_tune(subject, arm, fit, data, tests, marks, weights=True)
+    training = Finetuning(subject, arm, fit, data, tests, marks)
+    fine_tune(training, weights=True)
     monkeypatch.setattr(finetune, "train", None)
-    gates = train_gates(subject, SoftGateConfig(2), (1, 2), arm, fit, data, tests, marks)
+    gates = train_gates(training, SoftGateConfig(2), (1, 2))
     assert {"soft", "cut", "given back"} <= {*gates.experiment}
 
 
@@ -253,6 +252,10 @@ def test_a_narrow_ffn_has_the_largest_units(each_subject, text):
 
 def test_bad_input_gets_one_sentence(given):
     subject, fit, data, tests = given
+
+    def training(arm, *steps):
+        return Finetuning(subject, arm, fit, data, tests, {"test": steps or (0,)})
+
     for arm, message in (
         (FinetuneConfig("map", ((99,),), (2,)), r"99"),
         (FinetuneConfig("map", ((1,),), (2, 2)), r"1 stages have 2 numbers of steps"),
@@ -268,22 +271,18 @@ def test_bad_input_gets_one_sentence(given):
         ),
     ):
         with pytest.raises(InputError, match=message):
-            fine_tune(subject, arm, fit, data, tests, {"test": (0,)})
+            fine_tune(training(arm))
     plain = FinetuneConfig("none", ((),), (2,))
     with pytest.raises(InputError, match=r"test is never evaluated: give it a step from 0 to 2"):
-        fine_tune(subject, plain, fit, data, tests, {"test": (3,)})
+        fine_tune(training(plain, 3))
     with pytest.raises(InputError, match=r"a stage of 0 steps trains nothing"):
-        fine_tune(subject, FinetuneConfig("none", ((),), (0,)), fit, data, tests, {"test": (0,)})
+        fine_tune(training(FinetuneConfig("none", ((),), (0,))))
     mapped = FinetuneConfig("map", ((1,),), (2,))
     for blocks, message in (((99,), r"99"), ((2,), r"gates on blocks \[2\] need their maps")):
         with pytest.raises(InputError, match=message):
-            train_gates(
-                subject, SoftGateConfig(2), blocks, mapped, fit, data, tests, {"test": (0,)}
-            )
+            train_gates(training(mapped), SoftGateConfig(2), blocks)
     with pytest.raises(InputError, match="the weights of narrow FFNs are not kept"):
-        fine_tune(
-            subject, FinetuneConfig("narrow", ((1,),), (2,)), fit, data, tests, {"test": (0,)}, True
-        )
+        fine_tune(training(FinetuneConfig("narrow", ((1,),), (2,))), weights=True)
 
 
 def test_text_to_train_on_holds_no_tested_window(subject):

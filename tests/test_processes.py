@@ -78,14 +78,15 @@ import pandas as pd
 from lib.models.loading import load_subject
 from lib.text.corpora import load_corpus
 from lib.text.windows import cut_windows
-from lib.studies.finetune import FinetuneConfig, fine_tune
+from lib.studies.finetune import FinetuneConfig, Finetuning, fine_tune
 
 subject = load_subject("tiny-neox", device="cpu")
 text = load_corpus("wikipedia-sample")
 fit = cut_windows(text.fit, subject.tokenizer, 64).take(2_048)
 test = cut_windows(text.test, subject.tokenizer, 64).per_document(1, 6)
 arm = FinetuneConfig(steps=(30,))
-found = fine_tune(subject, arm, fit, fit, {"a text": test}, {"a text": (0, 10, 20, 30)})
+steps = {"a text": (0, 10, 20, 30)}
+found = fine_tune(Finetuning(subject, arm, fit, fit, {"a text": test}, steps))
 found.to_csv(sys.argv[1], index=False)
 """
 

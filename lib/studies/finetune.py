@@ -20,7 +20,7 @@ from tqdm import tqdm
 from lib.errors import InputError, unknown
 from lib.files import atomic_write, cache_folder
 from lib.hooks import FFNReplacement, get_block, swap
-from lib.keys import settings
+from lib.keys import describe, settings
 from lib.models.blocks import Subject
 from lib.models.parts import copy_of
 from lib.store import cached, kept, pack, save, unpack
@@ -29,15 +29,6 @@ from lib.swap.losses import Losses
 from lib.swap.sweep import batch_size, token_losses
 from lib.text.windows import Windows
 from lib.training.loop import TrainConfig, train
-
-FINETUNED = dict(
-    arm="training",
-    fit="text of the maps",
-    data="training text",
-    tests="test texts",
-    eval_steps="read at steps",
-)
-"""what the arguments of a training are called in keys"""
 
 
 def centre_out(n_blocks: int) -> list[int]:
@@ -100,57 +91,100 @@ class FinetuneConfig:
         )
 
 
-def fine_tune(
-    subject: Subject,
-    arm: FinetuneConfig,
-    fit: Windows,
-    data: Windows,
-    tests: Mapping[str, Windows],
-    eval_steps: Mapping[str, Sequence[int]],
-    weights: bool = False,
-) -> pd.DataFrame:
-    """Losses of a copy of the model while an arm is trained, one row a document: experiment
-    (always "fine-tuned"), text, step, document, loss (the mean over its predictions, nats).
+@dataclass(frozen=True, eq=False)
+class Finetuning:
+    """One training of a copy of a model, and the texts that it is read on."""
 
-    Stand-ins are fitted on `fit`; `data` are the windows to train on, one a step. Each text of
-    `tests` is evaluated at its `eval_steps`; step 0 is after the first stage's replacement.
+    subject: Subject
+    arm: FinetuneConfig
+    fit: Windows
+    """to fit stand-ins on"""
+    data: Windows
+    """to train on, a window a step"""
+    tests: Mapping[str, Windows]
+    eval_steps: Mapping[str, Sequence[int]]
+    """steps at which each text is read; step 0 is after the first stage's replacement"""
+
+    @property
+    def provenance(self) -> dict[str, str] | None:
+        """The training in words, for keys."""
+        parts: dict = {"model": self.subject, "": self.arm, "text of the maps": self.fit}
+        parts |= {"training text": self.data, "test texts": self.tests}
+        parts |= {"read at steps": self.eval_steps}
+        said: dict[str, str] = {}
+        for name, part in parts.items():
+            words = describe(part)
+            if words is None:
+                return None
+            said |= words if isinstance(words, dict) else {name: words}
+        return said
+
+    def check(self) -> None:
+        """Raises InputError for an arm that this model or text cannot have, and for texts that are
+        not evaluated."""
+        arm = self.arm
+        if arm.stand_in not in REPLACEMENTS:
+            raise unknown("stand-in", arm.stand_in, [*REPLACEMENTS])
+        if arm.stand_in == "none" and arm.replaced:
+            raise InputError(
+                f"nothing replaces blocks {arm.replaced}: name a stand-in, or no blocks."
+            )
+        if arm.stand_in == "narrow" and any(arm.stages[:-1]):
+            raise InputError("narrow FFNs are put in at one stage only: give one stage of blocks.")
+        for block in arm.replaced:
+            get_block(self.subject, block)
+        if len(arm.stages) != len(arm.steps):
+            raise InputError(
+                f"{len(arm.stages)} stages have {len(arm.steps)} numbers of steps: give one each."
+            )
+        if min(arm.steps) < 1:
+            raise InputError(f"a stage of {min(arm.steps)} steps trains nothing: give 1 or more.")
+        for text in self.tests:
+            if not [s for s in self.eval_steps.get(text, ()) if 0 <= s <= arm.n_steps]:
+                raise InputError(
+                    f"{text} is never evaluated: give it a step from 0 to {arm.n_steps} in "
+                    "eval_steps."
+                )
+        if not arm.repeat and arm.n_steps > len(self.data):
+            raise InputError(
+                f"{arm.n_steps} steps of fresh text need as many windows, and {self.data.name} has "
+                f"{len(self.data)}: train for fewer steps, give more text, or let it be repeated."
+            )
+
+
+def fine_tune(training: Finetuning, weights: bool = False) -> pd.DataFrame:
+    """Losses of a copy of the model while it is trained, one row a document: experiment (always
+    "fine-tuned"), text, step, document, loss (the mean over its predictions, nats).
+
     `weights`: leave what `first_stage` asks for in the cache, for soft gates. What was trained
     earlier is kept; a killed training goes on after its last whole stage. Raises InputError for
     blocks that the model lacks and for text that does not suffice.
     """
-    check_config(subject, arm, data, tests, eval_steps)
-    if weights and arm.stand_in == "narrow":
+    training.check()
+    if weights and training.arm.stand_in == "narrow":
         raise InputError("the weights of narrow FFNs are not kept: use fine_tune for their losses.")
-    given = (subject, arm, fit, data, dict(tests), dict(eval_steps))
-    return finetuned_losses(*given, weights).assign(experiment="fine-tuned")
+    return finetuned_losses(training, weights).assign(experiment="fine-tuned")
 
 
-@kept("fine-tuned models", 1, **FINETUNED, helpers=("weights",))
-def finetuned_losses(
-    subject: Subject,
-    arm: FinetuneConfig,
-    fit: Windows,
-    data: Windows,
-    tests: dict,
-    eval_steps: dict,
-    weights: bool = False,
-) -> pd.DataFrame:
+@kept("fine-tuned models", 1, helpers=("weights",))
+def finetuned_losses(training: Finetuning, weights: bool = False) -> pd.DataFrame:
     """`fine_tune` itself: text, step, document, loss."""
     found: list[pd.DataFrame] = []
+    of_model = training.subject, training.arm, training.fit, training.data
 
     def read(model: Subject, step: int) -> None:
-        for text, windows in tests.items():
-            if step in eval_steps[text]:
+        for text, windows in training.tests.items():
+            if step in training.eval_steps[text]:
                 found.append(measure(model, windows).assign(text=text, step=step))
 
-    at = {step for steps in eval_steps.values() for step in steps}
-    key = finetuned_losses.key(subject, arm, fit, data, tests, eval_steps)
+    at = {step for steps in training.eval_steps.values() for step in steps}
+    key = finetuned_losses.key(training)
     with _checkpoint(key and key.digest) as path:
         if (by_another := finetuned_losses.look_up(key)) is not None:  # while this one waited
             return by_another
-        for k, state in _stages(subject, arm, fit, data, read, at, found, path):
+        for k, state in _stages(*of_model, read, at, found, path):
             if weights and k == 0:
-                save(first_stage.key(subject, arm, fit, data), state())
+                save(first_stage.key(*of_model), state())
     losses = pd.concat(found)[["text", "step", "document", "loss"]]
     return losses.sort_values(["text", "step", "document"], ignore_index=True)
 
@@ -162,42 +196,6 @@ def first_stage(subject: Subject, arm: FinetuneConfig, fit: Windows, data: Windo
     first = replace(arm, stages=arm.stages[:1], steps=arm.steps[:1])
     ((_, state),) = _stages(subject, first, fit, data)
     return state()
-
-
-def check_config(
-    subject: Subject,
-    arm: FinetuneConfig,
-    data: Windows,
-    tests: Mapping[str, Windows],
-    eval_steps: Mapping[str, Sequence[int]],
-) -> None:
-    """Raises InputError for an arm that this model or text cannot have, and for texts that are not
-    evaluated."""
-    if arm.stand_in not in REPLACEMENTS:
-        raise unknown("stand-in", arm.stand_in, [*REPLACEMENTS])
-    if arm.stand_in == "none" and arm.replaced:
-        raise InputError(f"nothing replaces blocks {arm.replaced}: name a stand-in, or no blocks.")
-    if arm.stand_in == "narrow" and any(arm.stages[:-1]):
-        raise InputError("narrow FFNs are put in at one stage only: give one stage of blocks.")
-    for block in arm.replaced:
-        get_block(subject, block)
-    if len(arm.stages) != len(arm.steps):
-        raise InputError(
-            f"{len(arm.stages)} stages have {len(arm.steps)} numbers of steps: give one each."
-        )
-    if min(arm.steps) < 1:
-        raise InputError(f"a stage of {min(arm.steps)} steps trains nothing: give 1 or more.")
-    for text in tests:
-        reached = [step for step in eval_steps.get(text, ()) if 0 <= step <= arm.n_steps]
-        if not reached:
-            raise InputError(
-                f"{text} is never evaluated: give it a step from 0 to {arm.n_steps} in eval_steps."
-            )
-    if not arm.repeat and arm.n_steps > len(data):
-        raise InputError(
-            f"{arm.n_steps} steps of fresh text need as many windows, and {data.name} has "
-            f"{len(data)}: train for fewer steps, give more text, or let it be repeated."
-        )
 
 
 def _stages(

@@ -1,7 +1,7 @@
 """Soft gates between an FFN and its map, trained after `finetune` (Balogh §4.9.6)."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,13 +17,7 @@ from lib.keys import settings
 from lib.models.blocks import Subject
 from lib.models.parts import copy_of
 from lib.store import kept
-from lib.studies.finetune import (
-    FINETUNED,
-    FinetuneConfig,
-    check_config,
-    first_stage,
-    measure,
-)
+from lib.studies.finetune import FinetuneConfig, Finetuning, first_stage, measure
 from lib.studies.replacements import replacement_for
 from lib.swap.sweep import batch_size
 from lib.text.windows import Windows
@@ -102,48 +96,36 @@ class SoftGateConfig:
 
 
 def train_gates(
-    subject: Subject,
-    gating: SoftGateConfig,
-    blocks: Sequence[int],
-    arm: FinetuneConfig,
-    fit: Windows,
-    data: Windows,
-    tests: Mapping[str, Windows],
-    eval_steps: Mapping[str, Sequence[int]],
+    training: Finetuning, gating: SoftGateConfig, blocks: Sequence[int]
 ) -> pd.DataFrame:
-    """What soft gates on these blocks give after the first stage of `fine_tune` with the same
-    arguments, one row a document: experiment, text, step, document, loss.
+    """What soft gates on these blocks give after the first stage of a fine-tuning, one row a
+    document: experiment, text, step, document, loss.
 
     An arm that replaced the blocks gets its original FFNs back behind the gates; one that did not
-    has its trained FFNs there, and maps of them. Experiments: "soft"; and on the first of `tests`,
-    unless the gate is one number, gates "cut" at a half, all FFNs "given back" without gates, "mean
-    gate of block 13" and "share below a half of block 13", whose `loss` is that number. Windows are
-    read in the arm's order again. Raises InputError for blocks that have no map.
+    has its trained FFNs there, and maps of them. Experiments: "soft"; and on the first of the test
+    texts, unless the gate is one number, gates "cut" at a half, all FFNs "given back" without
+    gates, "mean gate of block 13" and "share below a half of block 13", whose `loss` is that
+    number. Windows are read in the arm's order again. Raises InputError for blocks without a map.
     """
-    check_config(subject, arm, data, tests, eval_steps)
+    training.check()
     for block in blocks:
-        get_block(subject, block)
-    if arm.replaced and not {*blocks} <= {*arm.replaced}:
+        get_block(training.subject, block)
+    replaced = training.arm.replaced
+    if replaced and not {*blocks} <= {*replaced}:
         raise InputError(
-            f"gates on blocks {[*blocks]} need their maps, and the arm replaced {arm.replaced}: "
+            f"gates on blocks {[*blocks]} need their maps, and the arm replaced {replaced}: "
             "name blocks among these, or an arm that replaced none."
         )
-    given = (subject, arm, fit, data, dict(tests), dict(eval_steps), gating, tuple(blocks))
-    return _train_gates(*given).rename(columns={"measured as": "experiment", "value": "loss"})
+    found = _train_gates(training, gating, tuple(blocks))
+    return found.rename(columns={"measured as": "experiment", "value": "loss"})
 
 
-@kept("soft gates", 1, **FINETUNED, gating="gates", blocks="blocks with gates")
+@kept("soft gates", 1, blocks="blocks with gates")
 def _train_gates(
-    subject: Subject,
-    arm: FinetuneConfig,
-    fit: Windows,
-    data: Windows,
-    tests: dict,
-    eval_steps: dict,
-    gating: SoftGateConfig,
-    blocks: tuple[int, ...],
+    training: Finetuning, gating: SoftGateConfig, blocks: tuple[int, ...]
 ) -> pd.DataFrame:
     """`train_gates` itself."""
+    subject, arm, fit, data = training.subject, training.arm, training.fit, training.data
     before = first_stage(subject, arm, fit, data)
     copied = copy_of(subject)
     # Weights of the trained model; the FFNs that it does without keep the subject's.
@@ -163,10 +145,10 @@ def _train_gates(
         _learn_gates(copied, gates, gating, data, arm)
         found = [
             measure(copied, windows).assign(experiment="soft", text=text)
-            for text, windows in tests.items()
+            for text, windows in training.tests.items()
         ]
         if gating.hidden:
-            found += _opened_and_cut(copied, gates, *next(iter(tests.items())))
+            found += _opened_and_cut(copied, gates, *next(iter(training.tests.items())))
     found = pd.concat(found, ignore_index=True).assign(step=arm.steps[0] + gating.steps)
     found = found.rename(columns={"experiment": "measured as", "loss": "value"})
     return found[["measured as", "text", "step", "document", "value"]]
