@@ -99,13 +99,7 @@ def train(
     plain = adamw(model.parameters(), recipe)
     rate = _rate(plain, recipe)
     wrapped, optimizer = accelerator.prepare(model, plain)
-    loss_of = next_token_loss
-    forwards: dict[nn.Module, Callable] = {}
-    if compiled:
-        loss_of = torch.compile(next_token_loss)
-        # Each width of an FFN is built once; the default gives up after eight.
-        layers = model.model.layers
-        forwards = {layer: torch.compile(layer.forward, recompile_limit=256) for layer in layers}
+    loss_of, forwards = _compiled(model) if compiled else (next_token_loss, {})
     losses: list[float] = []
     order = _order(len(data), recipe)
     of_process = slice(accelerator.process_index, None, accelerator.num_processes)
@@ -141,13 +135,25 @@ def train(
         optimizer.step()
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
         if step % 20 == 0:
-            tokens_a_step = recipe.batch * data.tokens.shape[1]
-            speed = f"{(bar.format_dict['rate'] or 0) * tokens_a_step:,.0f}"
-            bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_second=speed, refresh=False)
+            _show(bar, losses[-1], recipe.batch * data.tokens.shape[1])
     if losses and not math.isfinite(losses[-1]):
         raise InputError(f"the training diverged at rate {recipe.lr}: give a smaller one.")
     model.eval()
     return losses
+
+
+def _compiled(model: PreTrainedModel) -> tuple[Callable, dict[nn.Module, Callable]]:
+    """The loss, and the forward pass of each layer, compiled. Each width of an FFN is built once;
+    the default gives up after eight."""
+    layers = model.model.layers
+    forwards = {layer: torch.compile(layer.forward, recompile_limit=256) for layer in layers}
+    return torch.compile(next_token_loss), forwards
+
+
+def _show(bar: tqdm, loss: float, tokens_a_step: int) -> None:
+    """Loss and speed at a bar's end."""
+    speed = f"{(bar.format_dict['rate'] or 0) * tokens_a_step:,.0f}"
+    bar.set_postfix(loss=f"{loss:.3f}", tokens_per_second=speed, refresh=False)
 
 
 def adamw(
