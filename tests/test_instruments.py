@@ -164,6 +164,18 @@ def test_rows_put_back_are_those_by_hand(planted, fit, test):
     swept = token_sweep(planted, few, {2: by_hand.with_affine(affine)})
     added = sums(swept[2] - swept[None], few.document)
     np.testing.assert_allclose(losses.added((2, "ordinary, weighted, draw 1")), added, atol=2e-3)
+    # The same x with longer outputs, by hand.
+    mean = y[~is_massive].mean(0)
+    left = y[others] - mean
+    y_long = mean + left * (y[four].square().sum() / left.square().sum()).sqrt()
+    rows = torch.cat([x[~is_massive], x[others]]), torch.cat([y[~is_massive], y_long])
+    oracle = LinearRegression().fit(*rows)
+    affine = AffineMap(*(torch.tensor(of).float() for of in (oracle.coef_.T, oracle.intercept_)))
+    swept = token_sweep(planted, few, {2: by_hand.with_affine(affine)})
+    added = sums(swept[2] - swept[None], few.document)
+    longer = massive.put_back(trial, 4, 2, ways=("ordinary, lengthened",))
+    losses = massive.as_losses(longer)
+    np.testing.assert_allclose(losses.added((2, "ordinary, lengthened, draw 1")), added, atol=2e-3)
     with pytest.raises(InputError, match="no block of"):
         massive.put_back(trial, 25, 1)
 

@@ -246,11 +246,16 @@ def without_influential(trial: Trial) -> pd.DataFrame:
 
 
 @kept("swaps with rows put back", 1)
-def put_back(trial: Trial, n: int, draws: int, seed: int = 42) -> pd.DataFrame:
+def put_back(
+    trial: Trial,
+    n: int,
+    draws: int,
+    seed: int = 42,
+    ways: Sequence[str] = ("massive", "ordinary, weighted"),
+) -> pd.DataFrame:
     """Losses as in `apart`, with the FFN at massive positions and maps fitted on the ordinary rows
-    and `n` more, in several draws: any `n` massive ones, or `n` ordinary ones that weigh so much
-    that their squared outputs sum to as much as those of the massive ones. Blocks with fewer
-    massive positions than `n` have no rows. Raises InputError where all have fewer."""
+    and `n` more, drawn several times (see `_rows_back`). Blocks with fewer massive positions than
+    `n` have no rows. Raises InputError where all have fewer."""
     plain, modules = bare(trial.subject), {}
     rows = capture(plain, trial.opened(trial.windows), trial.blocks)
     for b in trial.blocks:
@@ -262,21 +267,39 @@ def put_back(trial: Trial, n: int, draws: int, seed: int = 42) -> pd.DataFrame:
         kept_map = repair(ordinary, x[is_massive])
         for draw in range(draws):
             random = np.random.default_rng([seed, b, draw])
-            massive, others = (random.choice(np.flatnonzero(of), n, replace=False)
-                               for of in (is_massive, ~is_massive))  # fmt: skip
-            as_much = y[massive].double().square().sum() / y[others].double().square().sum()
-            more = {
-                "massive": Moments.of(x[massive], y[massive]),
-                "ordinary, weighted": Moments.of(x[others], y[others], as_much.repeat(n)),
-            }
-            for name, moments in more.items():
-                affine = single((ordinary + moments).fit())
-                modules[b, f"{name}, draw {draw}"] = kept_map.with_affine(affine)
+            some, others = (
+                random.choice(np.flatnonzero(of), n, replace=False)
+                for of in (is_massive, ~is_massive)
+            )
+            mean_y = ordinary.mean_y.float()
+            back = _rows_back((x[some], y[some]), (x[others], y[others]), mean_y)
+            for way in ways:
+                affine = single((ordinary + back[way]).fit())
+                modules[b, f"{way}, draw {draw}"] = kept_map.with_affine(affine)
     if not modules:
         raise InputError(f"no block of {[*trial.blocks]} has {n} massive positions: give others.")
     read = trial.opened(trial.test)
     swept = token_sweep(plain, read, modules)
     return pd.concat([_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
+
+
+def _rows_back(
+    massive: tuple[torch.Tensor, torch.Tensor],
+    others: tuple[torch.Tensor, torch.Tensor],
+    mean_y: torch.Tensor,
+) -> dict[str, Moments]:
+    """{way: moments} of massive rows and of as many ordinary ones, each (x, y) [n, d]: as they are;
+    ordinary ones that weigh so much that their squared outputs sum to as much, or whose outputs are
+    so much longer about the mean; massive ones that weigh as little as ordinary ones."""
+    size, usual = (y.double().square().sum() for _, y in (massive, others))
+    (x, y), ratio = others, size / usual
+    longer = mean_y + (y - mean_y) * (size / (y - mean_y).double().square().sum()).sqrt().float()
+    return {
+        "massive": Moments.of(massive[0], massive[1]),
+        "massive, weighted down": Moments.of(massive[0], massive[1], (1 / ratio).repeat(len(x))),
+        "ordinary, weighted": Moments.of(x, y, ratio.repeat(len(x))),
+        "ordinary, lengthened": Moments.of(x, longer),
+    }
 
 
 @kept("losses with the first position mended", 1)
