@@ -145,8 +145,8 @@ def test_share_at_a_cost_is_read_between_the_routed_models():
     assert found.value == pytest.approx(0.3)
 
 
-def test_a_clock_has_a_ratio_for_each_share(subject):
-    d, ffn = subject.d_model, subject.blocks[1].ffn
-    base = AffineMap(torch.zeros(d, d), torch.ones(d))
-    times = pieces.timed(torch.randn(200, d), base, ffn, [0.0, 0.5, 1.0], rounds=2)
+@pytest.mark.parametrize("n_pieces", [1, 4])
+def test_a_clock_has_a_ratio_for_each_share(subject, n_pieces):
+    x, ffn = torch.randn(200, subject.d_model), subject.blocks[1].ffn
+    times = pieces.timed(x, n_pieces, ffn, [0.0, 0.5, 1.0], rounds=2)
     assert times.share.tolist() == [0.0, 0.5, 1.0] and (times.ratio > 0).all()

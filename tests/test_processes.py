@@ -56,7 +56,7 @@ def test_no_worker_stays_behind(script, number):
     workers = [int(parent.stdout.readline()) for _ in range(2)]
     assert len({parent.pid, *workers}) == 3 and all(map(lives, workers))
     parent.send_signal(number)
-    parent.communicate(timeout=30)
+    parent.communicate(timeout=120)
     for _ in range(100):
         if not any(map(lives, workers)):
             return

@@ -215,12 +215,16 @@ def share_at(losses: Losses, names: Sequence[str], cost: float = 0.05) -> Interv
 
 @torch.no_grad()
 def timed(
-    x: torch.Tensor, pieces: nn.Module, ffn: nn.Module, shares: Sequence[float], rounds: int = 9
+    x: torch.Tensor, n_pieces: int, ffn: nn.Module, shares: Sequence[float], rounds: int = 9
 ) -> pd.DataFrame:
-    """The time of rows x [n, d] that go each through the pieces or through the FFN, a router's
-    score included, over that of the FFN on all of them: share of rows for the pieces, ratio (median
-    of the rounds, each beside a dense pass), low and high."""
-    rows, router = [], nn.Linear(x.shape[1], 1).to(x.device)
+    """The time of rows x [n, d] that go each through one of so many maps (around as many of the
+    rows; their weights do not matter here) or through the FFN, a router's score included, over that
+    of the FFN on all of them: share of rows for the maps, ratio (median of the rounds, each beside
+    a dense pass), low and high."""
+    d, rows = x.shape[1], []
+    router, base = nn.Linear(d, 1).to(x.device), AffineMap(torch.zeros(d, d), torch.zeros(d))
+    weights, biases = torch.zeros(n_pieces, d, d), torch.zeros(n_pieces, d)
+    module = (Pieces(base, weights, biases, x[:n_pieces]) if n_pieces > 1 else base).to(x.device)
     for share in shares:
         cut, ratios = router(x)[:, 0].quantile(1 - share), []
         for _ in range(rounds + 1):  # the first is not counted
@@ -228,7 +232,7 @@ def timed(
             ffn(x[None])
             between = time.perf_counter()
             used, y = router(x)[:, 0] > cut, torch.empty_like(x)
-            y[used] = pieces(x[used])
+            y[used] = module(x[used])
             y[~used] = ffn(x[~used][None])[0]
             ratios.append((time.perf_counter() - between) / (between - began))
         low, middle, high = np.quantile(ratios[1:], [0.1, 0.5, 0.9])
