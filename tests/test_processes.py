@@ -34,7 +34,15 @@ def begun(script: Path, seconds: float, *before: str) -> subprocess.Popen:
     command = [*before, sys.executable, str(script), str(seconds)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+    # A shell's background job ignores Ctrl-C, and so would what it starts.
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def lives(pid: int) -> bool:
@@ -56,7 +64,7 @@ def test_no_worker_stays_behind(script, number):
     workers = [int(parent.stdout.readline()) for _ in range(2)]
     assert len({parent.pid, *workers}) == 3 and all(map(lives, workers))
     parent.send_signal(number)
-    parent.communicate(timeout=120)
+    parent.communicate(timeout=30)
     for _ in range(100):
         if not any(map(lives, workers)):
             return
