@@ -302,7 +302,8 @@ def start(
         measured = [m for m in COMMITTED if run.committed_folder(m).exists()]
         trained_here = notebook[:2] in TRAINED_HERE
         about = "decoders trained here" if trained_here else " and ".join(measured)
-        here = "decoders" if trained_here else f"{run.model} on {run.corpus}"
+        decoders = f"decoders trained on {corpus}" if corpus else "decoders"
+        here = decoders if trained_here else f"{run.model} on {run.corpus}"
         print(
             f"here: {here} at {profile}, seed {seed}. The words in this notebook are about "
             f"{about or COMMITTED[0]}, at study."

@@ -1,6 +1,7 @@
 """A few affine pieces: an FFN that is made of some is found, one map is one piece."""
 
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
+from lib.errors import InputError
 from lib.gating import pieces
 from lib.gating.gates import GateText, Routed
 from lib.gating.pieces import PRIORS, ByPosition, Pieces, fit_in_cells, in_cells
@@ -143,6 +145,15 @@ def test_share_at_a_cost_is_read_between_the_routed_models():
     added = {"a": 10 * ones + 0.0, "b": 10 * ones + 2 * np.log(1.05)}
     found = pieces.share_at(Losses(documents, ones, 10 * ones, added, shares), ["a", "b"])
     assert found.value == pytest.approx(0.3)
+
+
+def test_what_pieces_cannot_is_one_sentence(subject, fit, gate_text, fits, of_way):
+    with pytest.raises(InputError, match="cannot be refitted as one"):
+        of_way["4 pieces"][1].module.with_affine(fits.maps[1])
+    shorter = gate_text.choose
+    shorter = replace(shorter, tokens=shorter.tokens[:, :32])
+    with pytest.raises(InputError, match="windows of 64 tokens to fit, of 32"):
+        pieces.fit_pieces(subject, fit[:8], shorter, fits.repaired, [("random", 2)])
 
 
 @pytest.mark.parametrize("n_pieces", [1, 4])

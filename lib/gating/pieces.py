@@ -1,5 +1,6 @@
 """A few affine maps in an FFN's place, one in each cell of what it reads (notebook 30)."""
 
+import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,6 +11,7 @@ from sklearn.cluster import KMeans
 from torch import nn
 from tqdm import tqdm
 
+from lib.errors import InputError
 from lib.hooks import block_pass, capture_residual, forward, slices
 from lib.lazy import LazyModule, for_maps, lazily, made
 from lib.linear.affine import AffineMap
@@ -55,10 +57,21 @@ class Pieces(AffineMap):
     def massive(self, x: torch.Tensor) -> torch.Tensor:  # [..., d] -> [...] bool
         return self.base.massive(x)
 
+    def with_affine(self, affine: AffineMap) -> AffineMap:
+        """Several maps cannot become one: raises InputError."""
+        raise InputError(
+            f"{len(self.weights)} maps of a block cannot be refitted as one: refit the one map, or "
+            "fit pieces again."
+        )
+
 
 class ByPosition(Pieces):
-    """The same with equal ranges of the position in the window for cells; of `centres` only their
-    number counts."""
+    """The same with equal ranges of the position in the window (without a start token) for cells;
+    of `centres` only their number counts."""
+
+    @property
+    def n_multiplications(self) -> int:
+        return self.weight.numel()
 
     def cells(self, x: torch.Tensor) -> torch.Tensor:  # [batch, position, d] -> [batch, position]
         n = x.shape[-2]
@@ -119,9 +132,15 @@ def fit_pieces(
     seed: int = 42,
 ) -> dict[int, list[Pieces]]:
     """{block: pieces of each kind}, drawn to the block's one map; both texts have windows of one
-    length. What the map leaves to the FFN is not fitted."""
+    length. What the map leaves to the FFN is not fitted. Raises InputError for windows of unlike
+    lengths."""
+    long, other = windows.tokens.shape[1], choose.tokens.shape[1]
+    if long != other:
+        raise InputError(
+            f"windows of {long} tokens to fit, of {other} to choose on: cut both alike."
+        )
     both = Windows(torch.cat([windows.tokens, choose.tokens]), np.arange(0), "both texts")
-    ready = {b: made(affine) for b, affine in maps.items()}  # before a pass, not within it
+    ready = {b: copy.deepcopy(made(affine)).cpu() for b, affine in maps.items()}
     found: dict[int, list[Pieces]] = {}
     for b, x, y in rows_by_block(subject, both):
         base, (x_fit, x_choose), (y_fit, y_choose) = (
@@ -179,12 +198,12 @@ def pieces_of(
 def errors(subject: Subject, windows: Windows, modules: Mapping[int, nn.Module]) -> pd.DataFrame:
     """Σ‖y-ŷ‖² (error) and Σ‖y-ȳ‖² (spread), by block and document, over the positions that a map
     does not leave to the FFN."""
-    ready = {b: made(module) for b, module in modules.items()}
+    ready = {b: copy.deepcopy(made(module)).cpu() for b, module in modules.items()}
     left: dict[int, list] = {b: [] for b in modules}
     rows: dict[int, list] = {b: [] for b in modules}
 
     def add(b: int, x: torch.Tensor, y: torch.Tensor) -> None:  # [batch, position, d]
-        x, y, module = x.float().cpu(), y.float().cpu(), ready[b].cpu()
+        x, y, module = x.float().cpu(), y.float().cpu(), ready[b]
         stays = module.massive(x)
         left[b].append((y - module(x)).double().square().sum(-1).masked_fill(stays, 0.0))
         rows[b].append(y.double().masked_fill(stays[..., None], torch.nan))
@@ -202,7 +221,8 @@ def errors(subject: Subject, windows: Windows, modules: Mapping[int, nn.Module])
 
 def share_at(losses: Losses, names: Sequence[str], cost: float = 0.05) -> Interval:
     """The share of all evaluations that maps can have at a relative change of perplexity, straight
-    between the routed models of `names` and the model as it is."""
+    between the routed models of `names`, in order of their shares, and the model as it is; the
+    largest share that was tried, where that costs less."""
     shares = np.append(0.0, losses.table().set_index("name").affine[[*names]])
     added = np.stack([np.zeros_like(losses.unchanged), *map(losses.added, names)])
 
@@ -221,6 +241,12 @@ def timed(
     rows; their weights do not matter here) or through the FFN, a router's score included, over that
     of the FFN on all of them: share of rows for the maps, ratio (median of the rounds, each beside
     a dense pass), low and high."""
+
+    def now() -> float:
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
     d, rows = x.shape[1], []
     router, base = nn.Linear(d, 1).to(x.device), AffineMap(torch.zeros(d, d), torch.zeros(d))
     weights, biases = torch.zeros(n_pieces, d, d), torch.zeros(n_pieces, d)
@@ -228,13 +254,13 @@ def timed(
     for share in shares:
         cut, ratios = router(x)[:, 0].quantile(1 - share), []
         for _ in range(rounds + 1):  # the first is not counted
-            began = time.perf_counter()
+            began = now()
             ffn(x[None])
-            between = time.perf_counter()
+            between = now()
             used, y = router(x)[:, 0] > cut, torch.empty_like(x)
             y[used] = module(x[used])
             y[~used] = ffn(x[~used][None])[0]
-            ratios.append((time.perf_counter() - between) / (between - began))
+            ratios.append((now() - between) / (between - began))
         low, middle, high = np.quantile(ratios[1:], [0.1, 0.5, 0.9])
         rows.append({"share": share, "ratio": middle, "low": low, "high": high})
     return pd.DataFrame(rows)

@@ -116,8 +116,15 @@ class Finetuning:
             words = describe(part)
             if words is None:
                 return None
-            said |= words if isinstance(words, dict) else {name: words}
+            new = words if isinstance(words, dict) else {name: words}
+            if twice := said.keys() & new.keys():
+                raise TypeError(f"two parts of a fine-tuning say {sorted(twice)} in the key")
+            said |= new
         return said
+
+    def unchanging(self):
+        """While open, the model is not looked at again (see Subject)."""
+        return self.subject.unchanging()
 
     def check(self) -> None:
         """Raises InputError for an arm that this model or text cannot have, and for texts that are

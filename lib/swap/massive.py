@@ -65,6 +65,10 @@ class Trial:
         said = {name: words for name, part in parts.items() if (words := in_one(part))}
         return said if len(said) == len(parts) else None
 
+    def unchanging(self):
+        """While open, the model is not looked at again (see Subject)."""
+        return self.subject.unchanging()
+
     def fitted(self, counts: Sequence[int]) -> dict[int, dict]:
         """See `fitted_on`."""
         return fitted_on(self.subject, self.windows, self.blocks, self.token, self.fit, counts)
@@ -290,7 +294,7 @@ def _rows_back(
 ) -> dict[str, Moments]:
     """{way: moments} of massive rows and of as many ordinary ones, each (x, y) [n, d]: as they are;
     ordinary ones that weigh so much that their squared outputs sum to as much, or whose outputs are
-    so much longer about the mean; massive ones that weigh as little as ordinary ones."""
+    stretched until their squared distances from the mean do; massive ones that weigh so little."""
     size, usual = (y.double().square().sum() for _, y in (massive, others))
     (x, y), ratio = others, size / usual
     longer = mean_y + (y - mean_y) * (size / (y - mean_y).double().square().sum()).sqrt().float()

@@ -122,7 +122,7 @@ KINDS: dict[str, type[nn.Module]] = {
     "gated": Gated,
 }
 """{what stands in a layer's FFN's place: its class, made by (d, width)}; a kind of your own is one
-more entry"""
+more entry. Its start goes by names (`_std`): the matrix that writes to the stream is `down_proj`"""
 
 
 class GatedProjection(nn.Linear):
