@@ -85,6 +85,21 @@ def in_one(value) -> str | None:
     return words
 
 
+def all_said(parts: Mapping) -> dict[str, str] | None:
+    """Several inputs in words, {what each is called: words}; one that has names of its own says
+    them. None where one has no words."""
+    said: dict[str, str] = {}
+    for name, part in parts.items():
+        words = describe(part)
+        if words is None:
+            return None
+        words = words if isinstance(words, Mapping) else {name: words}
+        if twice := said.keys() & words.keys():
+            raise TypeError(f"two arguments say {sorted(twice)} in the key")
+        said |= words
+    return said
+
+
 def settings(config, **names: str) -> dict[str, str]:
     """The fields of a dataclass in words, {what `names` calls a field: its value}; what stands at
     its default is left out, so that a new field with a default changes no key."""

@@ -70,7 +70,7 @@ def _keyed(
 ) -> Callable[..., Key | None]:
     """The key of a call of `function`, as a function of its arguments; None where one of them has
     no words. An argument at its default is left out, so that a new one changes no key."""
-    from lib.keys import PLAIN, describe
+    from lib.keys import PLAIN, all_said
 
     signature = inspect.signature(function)
     parameters = signature.parameters
@@ -80,21 +80,15 @@ def _keyed(
 
     def key(*args, **kwargs) -> Key | None:
         bound = signature.bind(*args, **kwargs).arguments
-        words: dict[str, str] = {}
+        given = {}
         for argument, called in names.items():
             usual = parameters[argument].default
             value = bound.get(argument, usual)
             equal = isinstance(value, PLAIN) and type(value) is type(usual) and value == usual
-            if value is usual or equal:
-                continue
-            said = describe(value)
-            if said is None:
-                return None
-            said = said if isinstance(said, Mapping) else {called: said}
-            if twice := words.keys() & said.keys():
-                raise TypeError(f"{name}: two arguments say {sorted(twice)} in the key")
-            words |= said
-        return Key(name, version, words)
+            if value is not usual and not equal:
+                given[called] = value
+        words = all_said(given)
+        return None if words is None else Key(name, version, words)
 
     return key
 

@@ -99,10 +99,12 @@ def fit_in_cells(
     found = [(old.weight.repeat(k, 1, 1), old.bias.repeat(k, 1)) for _ in PRIORS]
     for c in cell.unique().tolist():
         of_cell = Moments.of(x[cell == c], left[cell == c])
+        e, v = of_cell.eigen
+        along = v.T @ of_cell.sxy  # once for all ridges
         for prior, (weights, biases) in zip(PRIORS, found):
-            correction = of_cell.fit(prior * variance)
-            weights[c] += correction.weight.float()
-            biases[c] += correction.bias.float()
+            weight = v @ (along / (e + prior * variance)[:, None])
+            weights[c] += weight.float()
+            biases[c] += (of_cell.mean_y - of_cell.mean_x @ weight).float()
     return found
 
 

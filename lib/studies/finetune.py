@@ -20,7 +20,7 @@ from tqdm import tqdm
 from lib.errors import InputError, unknown
 from lib.files import atomic_write, cache_folder
 from lib.hooks import FFNReplacement, get_block, swap
-from lib.keys import describe, settings
+from lib.keys import all_said, settings
 from lib.models.blocks import Subject
 from lib.models.parts import copy_of
 from lib.store import cached, kept, pack, save, unpack
@@ -111,16 +111,7 @@ class Finetuning:
         parts: dict = {"model": self.subject, "": self.arm, "text of the maps": self.fit}
         parts |= {"training text": self.data, "test texts": self.tests}
         parts |= {"read at steps": self.eval_steps}
-        said: dict[str, str] = {}
-        for name, part in parts.items():
-            words = describe(part)
-            if words is None:
-                return None
-            new = words if isinstance(words, dict) else {name: words}
-            if twice := said.keys() & new.keys():
-                raise TypeError(f"two parts of a fine-tuning say {sorted(twice)} in the key")
-            said |= new
-        return said
+        return all_said(parts)
 
     def unchanging(self):
         """While open, the model is not looked at again (see Subject)."""

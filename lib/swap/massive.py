@@ -16,7 +16,7 @@ from torch import nn
 
 from lib.errors import InputError
 from lib.hooks import capture, capture_residual, forward, resume, slices, swap
-from lib.keys import in_one
+from lib.keys import all_said
 from lib.linear.affine import AffineMap, constant
 from lib.linear.moments import Moments
 from lib.linear.regression import MASSIVE, AffineFit, repair, single
@@ -62,8 +62,7 @@ class Trial:
         """Its parts in words, for keys."""
         parts = {"model": self.subject, "fit text": self.windows, "test": self.test}
         parts |= {"blocks": self.blocks, "in front": self.token, "limits": self.fit}
-        said = {name: words for name, part in parts.items() if (words := in_one(part))}
-        return said if len(said) == len(parts) else None
+        return all_said(parts)
 
     def unchanging(self):
         """While open, the model is not looked at again (see Subject)."""
