@@ -10,11 +10,12 @@ build on one another; an import only ever points up this list, or to the left in
     text/ corpora grammar ngram windows needles: texts; of known entropy; counts; token windows
     models/ assets names blocks: what may be named, and where it comes from; a model, its blocks
     hooks lazy: record, swap and resume on a live model; modules that are made when first used
-    models/ parts loading: blocks and FFNs found and tried; a model by its name
+    models/ parts rounding loading: blocks and FFNs found and tried; fewer bits; a model by name
     linear/ affine moments regression robust rank: affine maps, and how well they fit
     linear/ candidates probes descent: other layers; trained in an FFN's place; maps by descent
     swap/ healing losses sweep expected novelty: what something else in an FFN's place costs
-    swap/ massive instruments: what a few positions do to a map; all instruments on one model
+    swap/ massive rows_back read_errors: what a few positions do to a map, and what of them does it
+    swap/ instruments: all instruments on one model
     gating/ increases gates sparse tokens routers routing: where FFNs are needed; routed and sparse
     gating/ pieces: several affine maps in an FFN's place
     training/ decoder loop mixers parallel widths: what is trained here, and by which loop

@@ -128,6 +128,50 @@ def by_depth(
     block_axis(ax, int(table.block.max()) + 1)
 
 
+def panels_by_depth(
+    axes: Sequence[plt.Axes],
+    table: pd.DataFrame,
+    panels: Mapping[str, Mapping[str, str]],
+    colours: Mapping[str, str],
+) -> None:
+    """A panel for each title of `panels`, in it a line a model over relative depth for each
+    instrument, drawn as its format says; `table` has model, block, instrument, value. Costs (all
+    panels from the fourth on) stand on one log scale."""
+    for ax, (title, instruments) in zip(axes, panels.items()):
+        for name, of in table.groupby("model", sort=False):
+            for instrument, look in instruments.items():
+                line = of[of.instrument == instrument]
+                at = line.block / of.block.max()
+                ax.plot(at, line.value, look, ms=4.5, color=colours[name])
+        ax.set_title(title, fontsize=11)
+        ax.set_xlabel("relative depth")
+    costs = [instrument for of in [*panels.values()][3:] for instrument in of]
+    added = table[table.instrument.isin(costs)].value
+    for ax in axes[3:]:
+        ax.set_yscale("symlog", linthresh=0.01, linscale=0.4)
+        ax.set(ylim=(min(0, added.min()), 1.5 * added.max()), ylabel="loss added, nats a token")
+        plain_ticks(ax.yaxis)
+
+
+def ranges(
+    ax: plt.Axes,
+    table: pd.DataFrame,
+    x: str,
+    y: str,
+    order: Sequence[str],
+    colours: Mapping[str, str],
+) -> None:
+    """A row for each of `order`, the values of column `y`: each model's median of `x`, and a line
+    from the least to the most where there are several."""
+    for k, (name, of) in enumerate(table.groupby("model", sort=False)):
+        spread = of.groupby(y)[x].agg(["min", "median", "max"]).reindex(order)
+        at = np.arange(len(order)) + 0.25 * (k - (table.model.nunique() - 1) / 2)
+        ax.hlines(at, spread["min"], spread["max"], color=colours[name], lw=2)
+        ax.plot(spread["median"], at, MARKERS[k], color=colours[name], ms=6)
+    ax.set_yticks(range(len(order)), order)
+    ax.invert_yaxis()
+
+
 def plain_ticks(*axes: mpl.axis.Axis) -> None:
     """Numbers as 0.1 rather than powers of ten."""
     for axis in axes:
@@ -142,13 +186,18 @@ def identity(ax: plt.Axes, text: str) -> None:
     ax.annotate(text, (ends[1], ends[1]), (-22, -4), **beside)
 
 
-def percent_axis(ax: plt.Axes, which: str = "y", linear_to: float = 0.01) -> None:
-    """A symmetric-log axis for relative costs: linear within ±`linear_to`, ticks as +5% or ×10."""
+def percent_axis(
+    ax: plt.Axes,
+    which: str = "y",
+    linear_to: float = 0.01,
+    ticks: Sequence[float] = (-0.1, -0.01, 0, 0.01, 0.1, 1, 9, 99, 999, 9999),
+) -> None:
+    """A symmetric-log axis for relative costs: linear within ±`linear_to`, `ticks` as +5% or
+    ×10."""
     getattr(ax, f"set_{which}scale")("symlog", linthresh=linear_to)
     axis = getattr(ax, f"{which}axis")
     # Within the linear part, ticks of a tenth of it would stand on each other.
-    ticks = [t for t in (-0.1, -0.01, 0, 0.01, 0.1, 1, 9, 99, 999, 9999)
-             if t == 0 or abs(t) >= linear_to / 2]  # fmt: skip
+    ticks = [t for t in ticks if t == 0 or abs(t) >= linear_to / 2]
     axis.set_major_locator(mpl.ticker.FixedLocator(ticks))
     axis.set_major_formatter(
         mpl.ticker.FuncFormatter(lambda v, _: cost_in_words(v).replace(".0%", "%"))

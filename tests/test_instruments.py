@@ -4,11 +4,14 @@ planted massive positions. (31, 29)"""
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy.stats import spearmanr
 from sklearn.linear_model import LinearRegression
 from torch import nn
 
+from lib import stats
 from lib.errors import InputError
 from lib.hooks import capture, capture_residual
 from lib.linear import regression
@@ -16,8 +19,10 @@ from lib.linear.affine import AffineMap
 from lib.linear.moments import Moments
 from lib.models.loading import load_subject
 from lib.models.parts import as_subject
+from lib.models.rounding import rounded
 from lib.stats import sums
-from lib.swap import instruments, massive
+from lib.swap import instruments, massive, read_errors, rows_back
+from lib.swap.losses import Losses
 from lib.swap.sweep import sweep, token_sweep
 
 
@@ -47,6 +52,31 @@ def test_where_ffns_are_affine_every_instrument_says_so(affine_model, fit, test)
         )
         cosine = torch.cosine_similarity(y, h, dim=-1).mean()
         assert found["cosine"][b] == pytest.approx(float(cosine), abs=1e-4)
+
+
+def test_signals_that_order_costs_lead_over_those_that_do_not():
+    """Costs that rise with depth but for the scatter of documents."""
+    random = np.random.default_rng(0)
+    n_blocks, n = 12, 20
+    scatter = random.normal(0, 0.3, (n_blocks, n))
+    changed = {(b, "affine map"): 100 * (3 + b / 4 + scatter[b]) for b in range(n_blocks)}
+    losses = Losses(np.arange(n), np.full(n, 100), np.full(n, 300.0), changed)
+    costs = losses.nats("affine map")
+    signals = pd.DataFrame({"itself": costs, "reversed": -costs, "depth": costs.index})
+    orders = instruments.order_of_costs(losses, signals, ["depth", "reversed"])
+    by = orders.set_index(["signal", "rival"])
+    assert by.rho["itself", "depth"] == pytest.approx(1)
+    assert by.lead["itself", "reversed"] == pytest.approx(2)
+    assert by.lead["depth", "depth"] == 0 and np.isnan(by.low["depth", "depth"])
+    assert by.low["itself", "reversed"] > 1.8
+    expected = spearmanr(signals.depth, costs).statistic
+    assert by.rho["depth", "reversed"] == pytest.approx(expected)
+    # Halves of documents agree as far as their scatter lets them: by hand over few splits.
+    added = np.stack([losses.added(key) for key in changed])
+    mixed = np.random.default_rng(42).permutation(n)
+    by_hand = spearmanr(*(added[:, half].sum(1) for half in (mixed[:10], mixed[10:]))).statistic
+    assert stats.split_halves(added, losses.predictions, splits=1) == pytest.approx(by_hand)
+    assert 0.9 < orders.rho.iloc[-1] < 1
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +177,7 @@ def test_rows_put_back_are_those_by_hand(planted, fit, test):
     text, few = fit[:24], test[:6]
     fits = regression.fit(planted, text)
     trial = massive.Trial(planted, text, few, [1, 2], None, fits)
-    losses = massive.as_losses(massive.put_back(trial, 4, 2))
+    losses = massive.as_losses(rows_back.put_back(trial, 4, 2))
     assert {b for b, _ in losses.changed} == {2}  # block 1 has no massive position
     x, y = (side.flatten(0, 1).double() for side in capture(planted, text, [2])[2])
     is_massive = y.norm(dim=-1) > float(fits.facts.limit[2])
@@ -173,11 +203,85 @@ def test_rows_put_back_are_those_by_hand(planted, fit, test):
     affine = AffineMap(*(torch.tensor(of).float() for of in (oracle.coef_.T, oracle.intercept_)))
     swept = token_sweep(planted, few, {2: by_hand.with_affine(affine)})
     added = sums(swept[2] - swept[None], few.document)
-    longer = massive.put_back(trial, 4, 2, ways=("ordinary, lengthened",))
+    longer = rows_back.put_back(trial, 4, 2, ways=("ordinary, lengthened",))
     losses = massive.as_losses(longer)
     np.testing.assert_allclose(losses.added((2, "ordinary, lengthened, draw 1")), added, atol=2e-3)
     with pytest.raises(InputError, match="no block of"):
-        massive.put_back(trial, 25, 1)
+        rows_back.put_back(trial, 25, 1)
+
+
+def test_length_place_and_direction_of_rows_put_back_are_varied_one_at_a_time():
+    random = torch.Generator().manual_seed(0)
+    (x, y), (x_massive, y_massive) = (
+        [scale * torch.randn(5, d, generator=random) for d in (4, 3)] for scale in (1.0, 50.0)
+    )
+    mean = torch.ones(3)
+    back = rows_back._rows_back((x_massive, y_massive), (x, y), mean)
+    size, usual = y_massive.square().sum(), y.square().sum()
+    one = mean + (y[0] - mean) / (y[0] - mean).norm() * (size / 5).sqrt()
+    longer = mean + (y - mean) * (size / (y - mean).square().sum()).sqrt()
+    shorter = mean + (y_massive - mean) * (usual / (y_massive - mean).square().sum()).sqrt()
+    rows = {
+        "massive, shortened": (x_massive, shorter),
+        "one massive, repeated": (x_massive[[0] * 5], y_massive[[0] * 5]),
+        "one ordinary, lengthened and repeated": (x[[0] * 5], one.repeat(5, 1)),
+        "massive outputs at ordinary inputs": (x, y_massive),
+        "ordinary outputs, lengthened, at massive inputs": (x_massive, longer),
+    }
+    for way, (of_x, of_y) in rows.items():
+        by_hand = Moments.of(of_x, of_y)
+        for part in ("mean_x", "mean_y", "sxx", "sxy", "syy"):
+            found, expected = getattr(back[way], part), getattr(by_hand, part)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-2, err_msg=way)
+
+
+def test_parts_of_an_error_are_all_of_it_and_add_up(planted, fit, test):
+    few = test[:6]
+    fits = regression.fit(planted, fit[:24])
+    kept_map = fits.massive_kept[2].with_affine(fits.maps[2])
+    moments = read_errors.gradient_moments(planted, fit[:4])
+    # The gradient by another road: of the loss, with respect to a vector added at one position.
+    added, tokens = torch.zeros(planted.d_model, requires_grad=True), fit[:1].tokens
+
+    def hook(_, args, y):
+        return y + nn.functional.one_hot(torch.tensor(9), y.shape[1])[:, None] * added
+
+    with torch.enable_grad():
+        handle = planted.blocks[2].ffn.register_forward_hook(hook)
+        planted.model(tokens, labels=tokens).loss.mul(tokens.shape[1] - 1).backward()
+        handle.remove()
+    leaf = read_errors.output_gradients(planted, tokens)[2][2]
+    np.testing.assert_allclose(leaf.grad[0, 9], added.grad, rtol=1e-3, atol=1e-5)
+    assert torch.allclose(moments[2], moments[2].T) and (moments[2].diagonal() >= 0).all()
+    some = read_errors.swaps_by_part(planted, fit[:4], few, {2: kept_map}, 8)
+    by_hand = token_sweep(planted, few, {2: kept_map})
+    swapped = sums(by_hand[2] - by_hand[None], few.document)
+    losses = massive.as_losses(some)
+    np.testing.assert_allclose(losses.added((2, "all of it")), swapped, rtol=1e-3, atol=1e-2)
+    shares = some.groupby("swap")[["of error", "of gradient"]].first()
+    np.testing.assert_allclose(shares.loc["along"] + shares.loc["across"], 1)
+    assert (
+        shares["of gradient"]["along"]
+        > 2 * shares["of gradient"]["along as many random directions"]
+    )
+
+
+def test_a_rounded_model_has_few_levels_and_words_of_its_own():
+    tiny = load_subject("tiny-gpt2", device="cpu")
+    before = tiny.blocks[1].ffn.c_fc.weight.clone()
+    coarse = rounded(tiny, 3, group=16)
+    weight = coarse.blocks[1].ffn.c_fc.weight
+    for group in weight.view(-1, 16)[:20]:
+        assert len(group.unique()) <= 7 and group.abs().max() > 0
+    np.testing.assert_allclose(weight.view(-1, 16).abs().amax(1), before.view(-1, 16).abs().amax(1))
+    step = before.view(-1, 16).abs().amax(1) / 3
+    assert ((weight - before).view(-1, 16).abs().amax(1) <= step / 2 + 1e-6).all()
+    assert torch.equal(tiny.blocks[1].ffn.c_fc.weight, before)  # the model itself is as it was
+    assert coarse.provenance == f"{tiny.provenance}, weights of its blocks rounded to 3 bits by 16"
+    coarse.blocks[1].ffn.c_fc.weight.data[0] += 1
+    assert coarse.provenance is None
+    with pytest.raises(InputError, match="1 bits"):
+        rounded(tiny, 1)
 
 
 def test_a_mended_stream_is_the_models_own_where_it_is_mended(planted, fit, test):

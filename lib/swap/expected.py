@@ -14,9 +14,7 @@ from lib.linear.regression import AffineFit
 from lib.models.blocks import Subject
 from lib.stats import sums
 from lib.store import cached, kept
-from lib.swap.sweep import (
-    check_predictions,
-)
+from lib.swap.sweep import check_predictions
 from lib.text.windows import Windows
 
 
@@ -34,17 +32,14 @@ def expected_added_loss(
     terms = np.zeros((len(maps), 2, len(windows)))
     bar = tqdm(windows.tokens.split(1), desc="gradients", unit="window", delay=2, leave=False)
     for n, tokens in enumerate(bar):
-        with torch.enable_grad(), _output_leaves(subject) as at:
-            logits = subject.model(tokens.to(subject.device), use_cache=False).logits
-            predicted = logits[0, subject.n_start : -1]
-            target = tokens[0, 1 + subject.n_start :].to(subject.device)
-            nn.functional.cross_entropy(predicted, target, reduction="sum").backward()
+        at = output_gradients(subject, tokens)
+        n_predictions = tokens.shape[1] - 1 - subject.n_start
         for k, (b, module) in enumerate(maps.items()):
             x, y, leaf = at[b]  # [1, position, d_model]
             error = (module.to(x.device)(x) - y) * ~module.massive(x)[..., None]
             along = (leaf.grad * error).double().sum(-1)[:, subject.n_start :]  # g·e, [1, position]
-            terms[k, 0, n] = float(along.sum()) / len(target)
-            terms[k, 1, n] = float(along.square().sum()) / 2 / len(target)
+            terms[k, 0, n] = float(along.sum()) / n_predictions
+            terms[k, 1, n] = float(along.square().sum()) / 2 / n_predictions
     return terms
 
 
@@ -78,6 +73,17 @@ def predicted_cost(subject: Subject, windows: Windows, fit: AffineFit) -> pd.Dat
     total = predicted_cost_terms(subject, windows, fit).groupby("block").sum()
     terms = total[["first", "second"]].div(total.predictions, axis=0)
     return terms.assign(predicted=terms.sum(axis=1)).reset_index()
+
+
+def output_gradients(subject: Subject, tokens: torch.Tensor) -> dict:
+    """{block: (x, y, leaf)} of one window's tokens [1, position], each [1, position, d]; leaf.grad
+    is the gradient of the window's summed loss at the FFN's output."""
+    with torch.enable_grad(), _output_leaves(subject) as at:
+        logits = subject.model(tokens.to(subject.device), use_cache=False).logits
+        predicted = logits[0, subject.n_start : -1]
+        target = tokens[0, 1 + subject.n_start :].to(subject.device)
+        nn.functional.cross_entropy(predicted, target, reduction="sum").backward()
+    return at
 
 
 @contextlib.contextmanager

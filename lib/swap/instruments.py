@@ -1,8 +1,12 @@
 """The papers' instruments on one model, by block: how well an affine map fits each FFN, what it
 costs in the FFN's place, and how what the FFN adds lies in the residual stream (notebook 31)."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pandas as pd
 
+from lib import stats
 from lib.linear import rank
 from lib.linear.regression import AffineFit
 from lib.models.blocks import Subject
@@ -55,3 +59,21 @@ def by_block(
         "relative length": lies.norm_ratio / lies.positions,
     }
     return pd.DataFrame(instruments)
+
+
+def order_of_costs(
+    losses: Losses, signals: pd.DataFrame, rivals: Sequence[str], kind: str = MAP
+) -> pd.DataFrame:
+    """How each column of `signals` [blocks] orders what swaps of one kind add to the loss, a row a
+    signal and rival (itself a column): signal, rho (Spearman's), rival, and the lead over the
+    rival's rho with its interval over documents, low, high. Last, without a rival, what costs on
+    half of the documents say of those on the other half ("half of the text")."""
+    added = np.stack([losses.added((b, kind)) for b in signals.index])  # [blocks, documents]
+    of = {name: stats.order_by(signals[name], added, losses.predictions) for name in signals}
+    rows = []
+    for signal, rival in [(signal, rival) for signal in signals for rival in rivals]:
+        order = stats.contrast(of[signal], of[rival], losses.document)
+        lead = dict(zip(["lead", "low", "high"], order.difference))
+        rows.append({"signal": signal, "rho": order.value.value, "rival": rival} | lead)
+    halves = stats.split_halves(added, losses.predictions)
+    return pd.DataFrame([*rows, {"signal": "half of the text", "rho": halves}])

@@ -218,7 +218,7 @@ def apart(trial: Trial, counts: Sequence[int], leave_out: Sequence[str] = ()) ->
             if name not in leave_out:
                 modules[b, name] = module
     swept = token_sweep(bare(trial.subject), text, modules)
-    return pd.concat([_sums(swept, text, k, block=k[0], swap=k[1]) for k in modules])
+    return pd.concat([by_document(swept, text, k, block=k[0], swap=k[1]) for k in modules])
 
 
 @kept("swaps without influential rows", 1)
@@ -245,64 +245,7 @@ def without_influential(trial: Trial) -> pd.DataFrame:
         raise InputError(f"blocks {[*trial.blocks]} have no massive position here: give others.")
     read = trial.opened(trial.test)
     swept = token_sweep(plain, read, modules)
-    return pd.concat([_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
-
-
-@kept("swaps with rows put back", 1)
-def put_back(
-    trial: Trial,
-    n: int,
-    draws: int,
-    seed: int = 42,
-    ways: Sequence[str] = ("massive", "ordinary, weighted"),
-) -> pd.DataFrame:
-    """Losses as in `apart`, with the FFN at massive positions and maps fitted on the ordinary rows
-    and `n` more, drawn several times (see `_rows_back`). Blocks with fewer massive positions than
-    `n` have no rows. Raises InputError where all have fewer."""
-    plain, modules = bare(trial.subject), {}
-    rows = capture(plain, trial.opened(trial.windows), trial.blocks)
-    for b in trial.blocks:
-        x, y = (side.flatten(0, 1) for side in rows[b])  # [rows, d]
-        is_massive = y.norm(dim=-1) > float(trial.fit.facts.limit[b])
-        if int(is_massive.sum()) < n:
-            continue
-        ordinary = Moments.of(x[~is_massive], y[~is_massive])
-        kept_map = repair(ordinary, x[is_massive])
-        for draw in range(draws):
-            random = np.random.default_rng([seed, b, draw])
-            some, others = (
-                random.choice(np.flatnonzero(of), n, replace=False)
-                for of in (is_massive, ~is_massive)
-            )
-            mean_y = ordinary.mean_y.float()
-            back = _rows_back((x[some], y[some]), (x[others], y[others]), mean_y)
-            for way in ways:
-                affine = single((ordinary + back[way]).fit())
-                modules[b, f"{way}, draw {draw}"] = kept_map.with_affine(affine)
-    if not modules:
-        raise InputError(f"no block of {[*trial.blocks]} has {n} massive positions: give others.")
-    read = trial.opened(trial.test)
-    swept = token_sweep(plain, read, modules)
-    return pd.concat([_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
-
-
-def _rows_back(
-    massive: tuple[torch.Tensor, torch.Tensor],
-    others: tuple[torch.Tensor, torch.Tensor],
-    mean_y: torch.Tensor,
-) -> dict[str, Moments]:
-    """{way: moments} of massive rows and of as many ordinary ones, each (x, y) [n, d]: as they are;
-    ordinary ones that weigh so much that their squared outputs sum to as much, or whose outputs are
-    stretched until their squared distances from the mean do; massive ones that weigh so little."""
-    size, usual = (y.double().square().sum() for _, y in (massive, others))
-    (x, y), ratio = others, size / usual
-    longer = mean_y + (y - mean_y) * (size / (y - mean_y).double().square().sum()).sqrt().float()
-    return {
-        "massive": Moments.of(massive[0], massive[1]),
-        "massive, weighted down": Moments.of(massive[0], massive[1], (1 / ratio).repeat(len(x))),
-        "ordinary, weighted": Moments.of(x, y, ratio.repeat(len(x))),
-        "ordinary, lengthened": Moments.of(x, longer),
-    }
+    return pd.concat([by_document(swept, read, k, block=k[0], swap=k[1]) for k in modules])
 
 
 @kept("losses with the first position mended", 1)
@@ -329,10 +272,10 @@ def mended(trial: Trial, counts: Sequence[int], block: int, places: Sequence[int
             with resume(plain, key[0] if key else places[0], stream[rows].to(plain.device)):
                 of_key.append(token_losses(plain, text.tokens[rows]).cpu().numpy())
         swept[key] = np.concatenate(of_key)
-    return pd.concat([_sums(swept, text, k, at=k[0], mended=k[1]) for k in swept if k])
+    return pd.concat([by_document(swept, text, k, at=k[0], mended=k[1]) for k in swept if k])
 
 
-def _sums(swept: Mapping, windows: Windows, key: tuple, **names) -> pd.DataFrame:
+def by_document(swept: Mapping, windows: Windows, key: tuple, **names) -> pd.DataFrame:
     """Losses [n, predictions] before a swap (None) and after it, summed by document."""
     before, after = (sums(swept[k], windows.document) for k in (None, key))
     predictions = sums(np.ones_like(swept[None]), windows.document)
