@@ -225,6 +225,15 @@ def test_length_place_and_direction_of_rows_put_back_are_varied_one_at_a_time():
         "massive, shortened": (x_massive, shorter),
         "one massive, repeated": (x_massive[[0] * 5], y_massive[[0] * 5]),
         "one ordinary, lengthened and repeated": (x[[0] * 5], one.repeat(5, 1)),
+        "one ordinary, ten times longer and repeated": (
+            x[[0] * 5],
+            (mean + 10 * (one - mean)).repeat(5, 1),
+        ),
+        "one massive output, repeated at an ordinary input": (x[[0] * 5], y_massive[[0] * 5]),
+        "one ordinary output, lengthened and repeated at a massive input": (
+            x_massive[[0] * 5],
+            one.repeat(5, 1),
+        ),
         "massive outputs at ordinary inputs": (x, y_massive),
         "ordinary outputs, lengthened, at massive inputs": (x_massive, longer),
     }

@@ -75,6 +75,7 @@ def _rows_back(
         return Moments.of(x[:1].expand_as(x_massive), y[:1].expand_as(y_massive))
 
     longer, ratio = scaled(y, size), (size / usual).repeat(len(x))
+    one_longer = scaled(y[:1], size / len(y))
     return {
         "massive": Moments.of(x_massive, y_massive),
         "massive, weighted down": Moments.of(x_massive, y_massive, 1 / ratio),
@@ -82,7 +83,14 @@ def _rows_back(
         "one massive, repeated": repeated(x_massive, y_massive),
         "ordinary, weighted": Moments.of(x, y, ratio),
         "ordinary, lengthened": Moments.of(x, longer),
-        "one ordinary, lengthened and repeated": repeated(x, scaled(y[:1], size / len(y))),
+        "one ordinary, lengthened and repeated": repeated(x, one_longer),
+        "one ordinary, ten times longer and repeated": repeated(
+            x, scaled(one_longer, 100 * size / len(y))
+        ),
+        "one massive output, repeated at an ordinary input": repeated(x, y_massive),
+        "one ordinary output, lengthened and repeated at a massive input": repeated(
+            x_massive, one_longer
+        ),
         "massive outputs at ordinary inputs": Moments.of(x, y_massive),
         "ordinary outputs, lengthened, at massive inputs": Moments.of(x_massive, longer),
     }
