@@ -132,11 +132,12 @@ def panels_by_depth(
     axes: Sequence[plt.Axes],
     table: pd.DataFrame,
     panels: Mapping[str, Mapping[str, str]],
+    costs: Sequence[str],
     colours: Mapping[str, str],
 ) -> None:
     """A panel for each title of `panels`, in it a line a model over relative depth for each
-    instrument, drawn as its format says; `table` has model, block, instrument, value. Costs (all
-    panels from the fourth on) stand on one log scale."""
+    instrument, drawn as its format says; `table` has model, block, instrument, value. Panels that
+    show one of `costs` stand on one log scale."""
     for ax, (title, instruments) in zip(axes, panels.items()):
         for name, of in table.groupby("model", sort=False):
             for instrument, look in instruments.items():
@@ -145,9 +146,8 @@ def panels_by_depth(
                 ax.plot(at, line.value, look, ms=4.5, color=colours[name])
         ax.set_title(title, fontsize=11)
         ax.set_xlabel("relative depth")
-    costs = [instrument for of in [*panels.values()][3:] for instrument in of]
     added = table[table.instrument.isin(costs)].value
-    for ax in axes[3:]:
+    for ax in [ax for ax, of in zip(axes, panels.values()) if {*costs} & {*of}]:
         ax.set_yscale("symlog", linthresh=0.01, linscale=0.4)
         ax.set(ylim=(min(0, added.min()), 1.5 * added.max()), ylabel="loss added, nats a token")
         plain_ticks(ax.yaxis)

@@ -140,16 +140,24 @@ def order_by(signal: Sequence[float], top: np.ndarray, bottom: np.ndarray) -> St
     return statistic
 
 
-def split_halves(top: np.ndarray, bottom: np.ndarray, splits: int = 200, seed: int = 42) -> float:
+def split_halves(
+    top: np.ndarray,
+    bottom: np.ndarray,
+    signal: Sequence[float] | None = None,
+    splits: int = 200,
+    seed: int = 42,
+) -> float:
     """Spearman's correlation over units of Σ top / Σ bottom in a random half of the documents with
-    the same in the other half, mean over splits; sums by document as in `order_by`."""
+    the same in the other half, or with a fixed `signal` [units], mean over splits; sums by document
+    as in `order_by`."""
     n, random, found = top.shape[1], np.random.default_rng(seed), []
     for _ in range(splits):
         mixed = random.permutation(n)
         here, there = (
             top[:, half].sum(1) / bottom[half].sum() for half in (mixed[: n // 2], mixed[n // 2 :])
         )
-        found.append(scipy.stats.spearmanr(here, there).statistic)
+        other = there if signal is None else signal
+        found.append(scipy.stats.spearmanr(here, other).statistic)
     return float(np.mean(found))
 
 

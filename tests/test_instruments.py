@@ -76,7 +76,11 @@ def test_signals_that_order_costs_lead_over_those_that_do_not():
     mixed = np.random.default_rng(42).permutation(n)
     by_hand = spearmanr(*(added[:, half].sum(1) for half in (mixed[:10], mixed[10:]))).statistic
     assert stats.split_halves(added, losses.predictions, splits=1) == pytest.approx(by_hand)
-    assert 0.9 < orders.rho.iloc[-1] < 1
+    halves = orders.drop_duplicates("signal").set_index("signal")["rho on a half"]
+    assert 0.8 < halves["half of the text"] < halves["itself"] < 1
+    of_half = spearmanr(added[:, mixed[:10]].sum(1), signals.depth).statistic
+    by_depth = stats.split_halves(added, losses.predictions, signals.depth, splits=1)
+    assert by_depth == pytest.approx(of_half)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +252,10 @@ def test_parts_of_an_error_are_all_of_it_and_add_up(planted, fit, test):
     few = test[:6]
     fits = regression.fit(planted, fit[:24])
     kept_map = fits.massive_kept[2].with_affine(fits.maps[2])
-    moments = read_errors.gradient_moments(planted, fit[:4])
+    moments = read_errors.gradient_moments(planted, fit[:2], [2])
+    leaves = [read_errors.output_gradients(planted, fit[n : n + 1].tokens)[2][2] for n in (0, 1)]
+    gradients = torch.cat([leaf.grad[0] for leaf in leaves]).double()
+    np.testing.assert_allclose(moments[2], gradients.T @ gradients, rtol=1e-6)
     # The gradient by another road: of the loss, with respect to a vector added at one position.
     added, tokens = torch.zeros(planted.d_model, requires_grad=True), fit[:1].tokens
 
@@ -259,16 +266,24 @@ def test_parts_of_an_error_are_all_of_it_and_add_up(planted, fit, test):
         handle = planted.blocks[2].ffn.register_forward_hook(hook)
         planted.model(tokens, labels=tokens).loss.mul(tokens.shape[1] - 1).backward()
         handle.remove()
-    leaf = read_errors.output_gradients(planted, tokens)[2][2]
-    np.testing.assert_allclose(leaf.grad[0, 9], added.grad, rtol=1e-3, atol=1e-5)
-    assert torch.allclose(moments[2], moments[2].T) and (moments[2].diagonal() >= 0).all()
-    some = read_errors.swaps_by_part(planted, fit[:4], few, {2: kept_map}, 8)
+    np.testing.assert_allclose(leaves[0].grad[0, 9], added.grad, rtol=1e-3, atol=1e-5)
+    some = read_errors.swaps_by_part(planted, fit[:2], few, {2: kept_map}, 8)
     by_hand = token_sweep(planted, few, {2: kept_map})
     swapped = sums(by_hand[2] - by_hand[None], few.document)
     losses = massive.as_losses(some)
     np.testing.assert_allclose(losses.added((2, "all of it")), swapped, rtol=1e-3, atol=1e-2)
+    # Along and across, each by hand, are the error.
+    x = capture(planted, few, [2])[2][0]
+    y, ffn, basis = kept_map(x), planted.blocks[2].ffn, torch.linalg.eigh(moments[2])[1][:, -8:]
+    error = (y - ffn(x)) * ~kept_map.massive(x)[..., None]
+    along, across = (read_errors.PartOfError(ffn, kept_map, basis, of)(x) - ffn(x)
+                     for of in (False, True))  # fmt: skip
+    away = ~kept_map.massive(x)
+    np.testing.assert_allclose((along + across)[away], error[away], atol=1e-3)
+    assert (across[away] @ basis.float()).abs().max() < 1e-3 < along[away].abs().max()
     shares = some.groupby("swap")[["of error", "of gradient"]].first()
-    np.testing.assert_allclose(shares.loc["along"] + shares.loc["across"], 1)
+    expected = float(along.double().square().sum() / error.double().square().sum())
+    assert shares["of error"]["along"] == pytest.approx(expected, rel=1e-3)
     assert (
         shares["of gradient"]["along"]
         > 2 * shares["of gradient"]["along as many random directions"]
@@ -291,6 +306,8 @@ def test_a_rounded_model_has_few_levels_and_words_of_its_own():
     assert coarse.provenance is None
     with pytest.raises(InputError, match="1 bits"):
         rounded(tiny, 1)
+    with pytest.raises(InputError, match="no groups of 8"):
+        rounded(tiny, 4, group=7)
 
 
 def test_a_mended_stream_is_the_models_own_where_it_is_mended(planted, fit, test):

@@ -39,16 +39,19 @@ def by_block(
     """A row a block and a column an instrument, read on `windows`.
 
     R² of the affine map, about each feature's mean, and its effective rank at 90% in shares of the
-    width; the costs of `swaps` (its `losses`), nats a token, "FFN kept" only in blocks with massive
-    activations; the map's cost as one backward pass on `backward` predicts it; the mean cosine of
-    what the FFN adds with its token's stream and with another token's (in the order of `seed`), and
-    the mean ratio of their lengths.
+    width; the costs of `swaps` (its `losses`), nats a token; in blocks with massive activations
+    alone "FFN kept" and "R² off massive", of the map that is fitted and scored without these; the
+    map's cost as one backward pass on `backward` predicts it; the mean cosine of what the FFN adds
+    with its token's stream and with another token's (in the order of `seed`), and the mean ratio of
+    their lengths.
     """
-    kinds = rank.kinds(subject, windows, fit).query("positions == 'all'").set_index("block")
+    found = rank.kinds(subject, windows, fit).set_index("block")
+    kinds, off_massive = found[found.positions == "all"], found[found.positions == "ordinary"]
     predicted = predicted_cost(subject, backward, fit).set_index("block").predicted
     lies = novelty.cosines(subject, windows, seed).groupby("block").sum()
     instruments = {
         "R²": kinds.r2,
+        "R² off massive": off_massive.r2,
         "effective rank": kinds["rank"] / subject.d_model,
         "swap cost": losses.nats(MAP),
         KEPT: losses.nats(KEPT),
@@ -66,8 +69,9 @@ def order_of_costs(
 ) -> pd.DataFrame:
     """How each column of `signals` [blocks] orders what swaps of one kind add to the loss, a row a
     signal and rival (itself a column): signal, rho (Spearman's), rival, and the lead over the
-    rival's rho with its interval over documents, low, high. Last, without a rival, what costs on
-    half of the documents say of those on the other half ("half of the text")."""
+    rival's rho with its interval over documents, low, high; rho on a half of the documents (mean
+    of halves), and last, in this column alone, that of costs on the other half ("half of the
+    text")."""
     added = np.stack([losses.added((b, kind)) for b in signals.index])  # [blocks, documents]
     of = {name: stats.order_by(signals[name], added, losses.predictions) for name in signals}
     rows = []
@@ -75,5 +79,7 @@ def order_of_costs(
         order = stats.contrast(of[signal], of[rival], losses.document)
         lead = dict(zip(["lead", "low", "high"], order.difference))
         rows.append({"signal": signal, "rho": order.value.value, "rival": rival} | lead)
-    halves = stats.split_halves(added, losses.predictions)
-    return pd.DataFrame([*rows, {"signal": "half of the text", "rho": halves}])
+    on_half = {s: stats.split_halves(added, losses.predictions, signals[s]) for s in signals}
+    on_half["half of the text"] = stats.split_halves(added, losses.predictions)
+    table = pd.DataFrame([*rows, {"signal": "half of the text"}])
+    return table.assign(**{"rho on a half": table.signal.map(on_half)})

@@ -218,7 +218,7 @@ def apart(trial: Trial, counts: Sequence[int], leave_out: Sequence[str] = ()) ->
             if name not in leave_out:
                 modules[b, name] = module
     swept = token_sweep(bare(trial.subject), text, modules)
-    return pd.concat([by_document(swept, text, k, block=k[0], swap=k[1]) for k in modules])
+    return pd.concat([paired_sums(swept, text, k, block=k[0], swap=k[1]) for k in modules])
 
 
 @kept("swaps without influential rows", 1)
@@ -245,7 +245,7 @@ def without_influential(trial: Trial) -> pd.DataFrame:
         raise InputError(f"blocks {[*trial.blocks]} have no massive position here: give others.")
     read = trial.opened(trial.test)
     swept = token_sweep(plain, read, modules)
-    return pd.concat([by_document(swept, read, k, block=k[0], swap=k[1]) for k in modules])
+    return pd.concat([paired_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
 
 
 @kept("losses with the first position mended", 1)
@@ -272,10 +272,10 @@ def mended(trial: Trial, counts: Sequence[int], block: int, places: Sequence[int
             with resume(plain, key[0] if key else places[0], stream[rows].to(plain.device)):
                 of_key.append(token_losses(plain, text.tokens[rows]).cpu().numpy())
         swept[key] = np.concatenate(of_key)
-    return pd.concat([by_document(swept, text, k, at=k[0], mended=k[1]) for k in swept if k])
+    return pd.concat([paired_sums(swept, text, k, at=k[0], mended=k[1]) for k in swept if k])
 
 
-def by_document(swept: Mapping, windows: Windows, key: tuple, **names) -> pd.DataFrame:
+def paired_sums(swept: Mapping, windows: Windows, key: tuple, **names) -> pd.DataFrame:
     """Losses [n, predictions] before a swap (None) and after it, summed by document."""
     before, after = (sums(swept[k], windows.document) for k in (None, key))
     predictions = sums(np.ones_like(swept[None]), windows.document)

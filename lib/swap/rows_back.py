@@ -12,7 +12,7 @@ from lib.hooks import capture
 from lib.linear.moments import Moments
 from lib.linear.regression import repair, single
 from lib.store import kept
-from lib.swap.massive import Trial, bare, by_document
+from lib.swap.massive import Trial, bare, paired_sums
 from lib.swap.sweep import token_sweep
 
 
@@ -51,7 +51,7 @@ def put_back(
         raise InputError(f"no block of {[*trial.blocks]} has {n} massive positions: give others.")
     read = trial.opened(trial.test)
     swept = token_sweep(plain, read, modules)
-    return pd.concat([by_document(swept, read, k, block=k[0], swap=k[1]) for k in modules])
+    return pd.concat([paired_sums(swept, read, k, block=k[0], swap=k[1]) for k in modules])
 
 
 def _rows_back(
@@ -59,9 +59,9 @@ def _rows_back(
     others: tuple[torch.Tensor, torch.Tensor],
     mean_y: torch.Tensor,
 ) -> dict[str, Moments]:
-    """{way: moments} of massive rows and of as many ordinary ones, each (x, y) [n, d]. Weights and
-    lengths are such that ordinary rows have the squared outputs of the massive ones, all together,
-    or the other way round; an output is lengthened and shortened about the ordinary mean."""
+    """{way: moments} of massive rows and of as many ordinary ones, each (x, y) [n, d]. Weighted
+    rows have the squared outputs of the other kind, all together; outputs are lengthened or
+    shortened until their squared distances from the ordinary mean sum to these."""
     (x_massive, y_massive), (x, y) = massive, others
     size, usual = (part.double().square().sum() for part in (y_massive, y))
 
