@@ -73,10 +73,10 @@ def order_of_costs(
     of halves), and last, in this column alone, that of costs on the other half ("half of the
     text")."""
     added = np.stack([losses.added((b, kind)) for b in signals.index])  # [blocks, documents]
-    of = {name: stats.order_by(signals[name], added, losses.predictions) for name in signals}
+    rho_of = {name: stats.order_by(signals[name], added, losses.predictions) for name in signals}
     rows = []
     for signal, rival in [(signal, rival) for signal in signals for rival in rivals]:
-        order = stats.contrast(of[signal], of[rival], losses.document)
+        order = stats.contrast(rho_of[signal], rho_of[rival], losses.document)
         lead = dict(zip(["lead", "low", "high"], order.difference))
         rows.append({"signal": signal, "rho": order.value.value, "rival": rival} | lead)
     on_half = {s: stats.split_halves(added, losses.predictions, signals[s]) for s in signals}
